@@ -72,7 +72,6 @@ HEADERS: Final[Mapping[str, str]] = {
     headers.CLAIM: "request to the registry: the claim that goes with the event, as JSON",
     headers.PROOF: "request to the registry: the `proof` of its sender's lease",
     headers.AFTER: "request to the registry: the revision that its view must have reached",
-    headers.REPLY_LIMIT: "request get_desktop or get_finder: bytes of the largest reply that the asker's client takes",
     headers.NOTIFICATION_ID: "request for a notification, and that notification: receivers drop a second one",
     headers.SUBJECT: "request to a Computer, cancel: the identity of the Agent's key or token; absent without either",
     headers.RIGHTS: "request to a Computer: what the Agent's key or token allows, as JSON; absent as Smcp-Subject",
@@ -86,7 +85,7 @@ HEADERS: Final[Mapping[str, str]] = {
 """Headers on NATS. An identity is in the subject, but for an Agent's, which its gateway tells the Computer."""
 REQUEST_HEADERS: Final = (
     headers.BUDGET, headers.REQ_ID, headers.CLAIM, headers.PROOF, headers.AFTER,
-    headers.REPLY_LIMIT, headers.NOTIFICATION_ID, headers.SUBJECT, headers.RIGHTS,
+    headers.NOTIFICATION_ID, headers.SUBJECT, headers.RIGHTS,
     headers.PROGRESS, headers.TRACEPARENT, headers.TRACESTATE,
 )  # fmt: skip
 REPLY_HEADERS: Final = (headers.ERROR, headers.NOT_RUN)

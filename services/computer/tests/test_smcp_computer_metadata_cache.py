@@ -321,7 +321,7 @@ async def finder(cache: MetadataCache, lists: dict[str, Any], **asked: Any) -> d
         return lists
 
     access = Access(dict, Catalogue({}), "o")
-    dispatcher = Dispatcher({"client:get_finder": Finder(cache, known, History(), access, wait_s=30.0, max_body=2**25)})
+    dispatcher = Dispatcher({"client:get_finder": Finder(cache, known, History(), access, wait_s=30.0)})
     body = json.dumps({"agent": "a", "req_id": "r", "computer": "c", **asked}).encode()
     answered = await asyncio.wait_for(
         dispatcher.dispatch(catalog.CATALOG["client:get_finder"], Caller(role="agent", office="o"), body), 60

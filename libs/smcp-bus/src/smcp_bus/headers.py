@@ -17,9 +17,6 @@ CLAIM: Final = "Smcp-Claim"
 """Request to the registry: the `Claim` that goes with an event, as JSON (ASCII)."""
 EPOCH: Final = "Smcp-Epoch"
 """Notification of an enter or a leave: `2 * revision` for a leave, `2 * revision + 1` for an enter."""
-REPLY_LIMIT: Final = "Smcp-Reply-Limit"
-"""Request `get_desktop` or `get_finder`: bytes of the largest reply that the asker's client takes. A Computer leaves
-out what does not fit. The reply of one that does not know the header may be 413 at the gateway."""
 PROGRESS: Final = "Smcp-Progress"
 """Request `tool_call`: `1` where the asker reads notes of the tool's progress. They come before the reply, to the same
 subject, each with this header alone (`smcp_bus.tool_progress`). An older asker would take one for the reply."""

@@ -27,9 +27,9 @@ from smcp_computer.mcp.errors import (
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import AT_ONCE, ONE_OF_MANY_S
 from smcp_computer.resources.index import Listing
-from smcp_computer.resources.routing import Budget, reply_limit
+from smcp_computer.resources.routing import Budget
 from smcp_computer.tools import History
-from smcp_proto.errors import Malformed, TooLarge
+from smcp_proto.errors import Malformed
 from smcp_proto.finder import Document, organize_finder
 from smcp_proto.schemas.finder import GetFinderReq
 from smcp_proto.uris import DpeUri, parse_dpe_uri
@@ -303,14 +303,12 @@ class Finder:
     access: Access
     _: KW_ONLY
     wait_s: float
-    max_body: int
 
     async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
         """One page.
 
         Raises:
             Malformed: too many or too long keywords.
-            TooLarge: fewer documents (`limit`) may fit.
         """
         _check(request.keywords or ())
         budget = Budget(call, most=self.wait_s)
@@ -327,15 +325,10 @@ class Finder:
             offset=request.offset,
             limit=request.limit,
         )
-        limit = reply_limit(call, self.max_body)
         rest = {"total_count": found.total_count, "req_id": request.req_id}
         if as_listed := self.cache.as_listed(lists):
             rest[AS_LISTED] = as_listed
-        body = exact_json.written({"documents": found.documents, **rest})
-        if len(body) > limit:
-            details = {"size": len(body), "limit": limit}
-            raise TooLarge("the page is too large: ask for fewer documents", details=details)
-        return RawJson(body)
+        return RawJson(exact_json.written({"documents": found.documents, **rest}))
 
 
 def _check(keywords: Sequence[str]) -> None:

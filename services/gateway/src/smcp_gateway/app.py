@@ -210,7 +210,7 @@ class Gateway:
             keep_seat=self.moves.keep_seat,
         )
         limited = partial(metered, quotas=self.quotas, sessions=self.sessions)
-        listing, showing, metered_relay = limited(lists), limited(relay.with_reply_limit), limited(relay)
+        listing, metered_relay = limited(lists), limited(relay)
         before = self._audit.before
 
         def fallback(row: Row) -> Handler | None:
@@ -228,8 +228,8 @@ class Gateway:
                 "server:tool_call_cancel": relay.cancel,
                 "server:tool_progress": rooms.tool_progress,
                 "client:tool_call": before(relay),
-                "client:get_desktop": showing,
-                "client:get_finder": showing,
+                "client:get_desktop": metered_relay,
+                "client:get_finder": metered_relay,
                 "client:resources/list": listing,
                 "client:resources/templates/list": listing,
                 "notify:resources/updated": partial(resource_updated, computers=self.computers),

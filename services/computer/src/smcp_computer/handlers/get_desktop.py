@@ -19,9 +19,9 @@ from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents,
 from smcp_computer.mcp.requests import REQUEST_S
 from smcp_computer.mcp.resources import AT_ONCE, Json, Resources
 from smcp_computer.resources.index import ResourceIndex
-from smcp_computer.resources.routing import Budget, reply_limit
+from smcp_computer.resources.routing import Budget
 from smcp_computer.tools import History
-from smcp_proto.desktop import UNREAD, OrganizedDesktop, Window, is_certain, organize_desktop, read_metadata
+from smcp_proto.desktop import UNREAD, Window, is_certain, organize_desktop, read_metadata
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.tools import GetDeskTopReq
 from smcp_proto.uris import WINDOW, WindowUri, scheme_of, window_uri, without_query
@@ -185,33 +185,28 @@ class Desktop:
 
         With `desktop_size` it is given as soon as it is certain: no window that is not read yet could be on it. A
         server that fails or is slow costs its own windows, and one warning in the log for each cause. So does a window
-        that is too large; of windows that are too large together the largest are left out, as few as can be.
+        that is larger than a message may be.
 
         Raises:
-            TooLarge: the window that was asked for (`window`) is larger than the answer may be.
+            TooLarge: that is the window that was asked for (`window`).
         """
-        limit = reply_limit(call, self.max_body)
         only = None if request.window is None else window_uri(request.window)
         history, size = self.history.servers, request.desktop_size
         found = _Found()
         if (request.window is None or only is not None) and (size is None or size > 0):
             within = Budget(call, most=self.read_s).left
-            found = await self._find(only, size, history, self.access.hidden(call.caller), within, limit)
+            found = await self._find(only, size, history, self.access.hidden(call.caller), within)
         organized = organize_desktop(found.windows, size, history)
         for doubt in organized.warnings:
             self.events.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
-        reply: dict[str, Any] = {"desktops": [], "req_id": request.req_id}
+        reply: dict[str, Any] = {"desktops": organized.desktops, "req_id": request.req_id}
         if found.missing:
             reply["a2c_missing"] = found.missing
         ages = [round(found.ages.get(source, 0.0), 1) for source in organized.sources]
         if any(ages):
             reply["a2c_ages"] = ages
-        shown = self._fitting(organized, limit - len(orjson.dumps(reply)))
-        reply["desktops"] = [organized.desktops[number] for number in shown]
-        if any(ages):
-            reply["a2c_ages"] = [ages[number] for number in shown]
-        if only is not None and not shown and (found.too_large or organized.desktops):
-            raise TooLarge("the window is larger than the answer may be", details={"limit": limit})
+        if only is not None and found.too_large:
+            raise TooLarge("the window is larger than the answer may be", details={"limit": self.max_body})
         return RawJson(orjson.dumps(reply))
 
     async def _find(
@@ -221,7 +216,6 @@ class Desktop:
         history: Sequence[str],
         hidden: frozenset[str],
         within: float,
-        limit: int,
     ) -> _Found:
         loop = asyncio.get_running_loop()
         began, came, is_done = loop.time(), asyncio.Event(), False
@@ -235,13 +229,13 @@ class Desktop:
                 async with asyncio.timeout_at(began + within):
                     while True:
                         looked = loop.time()
-                        if is_done := self._is_done(parts, only, size, history, limit):
+                        if is_done := self._is_done(parts, only, size, history):
                             break
                         pause = loop.time() - looked  # to look takes at most half of the time: windows may be many
                         came.clear()
                         await came.wait()
                         await asyncio.sleep(pause)
-            found = self._found(parts, only, limit, began)
+            found = self._found(parts, only, began)
             for server, why in found.problems:
                 self.events.warn(server, why)
             self.index.left_out["get_desktop"] += sum(part.readings is None for part in parts)
@@ -269,13 +263,13 @@ class Desktop:
         came.set()
 
     def _is_done(
-        self, parts: Sequence[_Part], only: WindowUri | None, size: int | None, history: Sequence[str], limit: int
+        self, parts: Sequence[_Part], only: WindowUri | None, size: int | None, history: Sequence[str]
     ) -> bool:
         if all(part.is_done for part in parts):
             return True
-        return size is not None and is_certain(self._found(parts, only, limit).windows, size, history)
+        return size is not None and is_certain(self._found(parts, only).windows, size, history)
 
-    def _found(self, parts: Sequence[_Part], only: WindowUri | None, limit: int, began: float | None = None) -> _Found:
+    def _found(self, parts: Sequence[_Part], only: WindowUri | None, began: float | None = None) -> _Found:
         """What there is now. `began`: the desktop that was asked for then (loop time) is answered with it; None: it is
         not, and windows that are waited for are `UNREAD`."""
         found, now = _Found(), asyncio.get_running_loop().time()
@@ -290,11 +284,11 @@ class Desktop:
                     found.problems.append((server, _LATE))
                     read = self._reads.last(server, uri)
                 match read:
-                    case WindowRead(contents, size, at) if size <= limit:
+                    case WindowRead(contents, _, at):
                         found.windows.append(Window(server, resource, contents))
                         if began is not None and at < began:
                             found.ages[server, without_query(uri)] = now - at
-                    case WindowRead() | AnswerTooLarge():
+                    case AnswerTooLarge():
                         found.too_large += 1
                         found.problems.append(
                             (server, f"{self.events.shown(uri)} is left out of the desktop: it is too large")
@@ -332,15 +326,6 @@ class Desktop:
             self.events.warn(server, f"lists {len(windows)} windows; a desktop has the first {MOST_WINDOWS}")
         return windows[:MOST_WINDOWS]
 
-    def _fitting(self, organized: OrganizedDesktop, room: int) -> list[int]:
-        """The numbers of the windows for which there is room."""
-        gone = largest_items([len(orjson.dumps(text)) for text in organized.desktops], room)
-        for number in sorted(gone):
-            server, uri = organized.sources[number]
-            why = "together the windows are larger than the answer may be"
-            self.events.warn(server, f"{self.events.shown(uri)} is left out of the desktop: {why}")
-        return [number for number in range(len(organized.desktops)) if number not in gone]
-
 
 def _memory_of(key: Key, read: WindowRead) -> int:
     """The memory that a kept window takes, roughly, in bytes."""
@@ -350,16 +335,3 @@ def _memory_of(key: Key, read: WindowRead) -> int:
 def _rank(resource: Json) -> tuple[bool, float]:
     priority, fullscreen = read_metadata(resource, lambda _: None)
     return not fullscreen, -priority
-
-
-def largest_items(sizes: Sequence[int], room: int) -> frozenset[int]:
-    """The numbers of the items of a JSON array to drop, where there are `room` bytes between its brackets: the largest,
-    as few as possible; of equal ones the last. All of them where even that is not enough."""
-    needed = sum(sizes) + len(sizes) - 1
-    giving = set()
-    for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], -number)):
-        if needed <= room:
-            break
-        giving.add(number)
-        needed -= sizes[number] + 1
-    return frozenset(giving)

@@ -373,9 +373,7 @@ def resource_handlers(
     own = ResourceHandlers(directory, index, resources.agents, access, events, history, settings.name)
     return {
         "client:get_desktop": Desktop(index, history, access, events, tasks, read_s=settings.read_s, max_body=max_body),
-        "client:get_finder": Finder(
-            resources.cache, directory.documents, history, access, wait_s=settings.read_s, max_body=max_body
-        ),
+        "client:get_finder": Finder(resources.cache, directory.documents, history, access, wait_s=settings.read_s),
         "client:resources/list": own.list,
         "client:resources/templates/list": own.templates,
         "client:resources/read": own.read,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from smcp_bus.dispatch import Call
-from smcp_bus.headers import REPLY_LIMIT
 from smcp_computer.access import not_allowed
 from smcp_computer.mcp.errors import ServerError, ServerNotRunning, bad_field, not_found, not_supported
 from smcp_computer.mcp.events import ServerEvents
@@ -161,12 +160,6 @@ class Budget:
     def left(self) -> float:
         """Seconds; 0 where it is over."""
         return max(0.0, self.until - self._loop.time())
-
-
-def reply_limit(call: Call, max_body: int) -> int:
-    """Bytes: the limit of the caller's client, if its gateway sent it, and at most that of the bus."""
-    said = call.headers.get(REPLY_LIMIT, "")
-    return min(int(said), max_body) if said.isascii() and said.isdigit() and len(said) < 20 else max_body
 
 
 class Directory:

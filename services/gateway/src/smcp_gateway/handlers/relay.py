@@ -20,7 +20,7 @@ from smcp_bus import exact_json, subjects
 from smcp_bus.bus import BodyTooLarge, BusError, Headers, NoResponder, NotConnected, Reply, RequestTimedOut
 from smcp_bus.callers import Rights, to_headers, without_tools
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.headers import ERROR, NOT_RUN, PROGRESS, REPLY_LIMIT, REQ_ID
+from smcp_bus.headers import ERROR, NOT_RUN, PROGRESS, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
 from smcp_bus.tool_progress import NoteCounts, ProgressThrottle
@@ -36,9 +36,7 @@ from smcp_proto.catalog import TimeClass
 from smcp_proto.errors import (
     LONGEST_ERROR,
     NO_ANSWER,
-    NOT_A_MEMBER,
     Internal,
-    NotInOffice,
     SmcpError,
     TimedOut,
     Unavailable,
@@ -120,19 +118,6 @@ class Relay:
                 raise too_large(len(answer.body), session.max_message)
             return RawJson(await without_tools(rights, call.row.event, answer.body, self.max_values))
         return answer
-
-    async def with_reply_limit(self, request: BaseModel, call: Call) -> RawJson:
-        """Relay a request for a desktop or a catalog, with how large a reply the Agent's client takes.
-
-        Raises:
-            NotInOffice: the Agent has just left.
-            SmcpError: as `__call__`.
-        """
-        session = self.sessions.get(call.caller.session)
-        if session is None:
-            raise NotInOffice(NOT_A_MEMBER)
-        limit = str(largest_reply(session.max_message))
-        return await self(request, replace(call, headers={**call.headers, REPLY_LIMIT: limit}))
 
     async def cancel(self, request: AgentCallData, call: Call) -> None:
         """Tell the office; a call of the same name that waits here is settled by its Computer, or soon after by us.
