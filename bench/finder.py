@@ -119,7 +119,7 @@ async def at_the_door(rounds: int) -> tuple[Found, str]:
         await cache.documents(listed, timeout=FILL_S)
         filled = time.perf_counter() - began
         access = Access(dict, Catalogue({}), "office")
-        finder = Finder(cache, known, history, access, wait_s=5.0, max_body=2**25)
+        finder = Finder(cache, known, history, access, wait_s=5.0)
         dispatcher = Dispatcher({"client:get_finder": finder})
         found = {name: await measured(dispatcher, rounds, **asked) for name, asked in QUESTIONS.items()}
     return found, f"at the dispatcher, {READ_S * 1e3:g} ms each: {filled:.2f} s; kept: {cache.kept_bytes} bytes"
