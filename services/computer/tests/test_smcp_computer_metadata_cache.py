@@ -284,21 +284,6 @@ async def test_documents_above_the_bound_are_shown_as_listed_and_not_read_again(
         assert "a2c_as_listed" not in await finder(cache, {"b": listed("b", 3)})
 
 
-async def test_documents_that_had_no_room_are_read_once_there_is_room_although_they_are_subscribed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cache_module, "CACHE_BYTES", 4000)
-    servers = Servers()
-    servers.say = described
-    both = {"a": listed("a", 8), "b": listed("b", 4)}
-    async with opened(servers) as cache:
-        await cache.documents({"a": both["a"]}, timeout=10)
-        await cache.documents(both, timeout=10)
-        assert cache.as_listed({"b"}) > 0
-        assert titles(await cache.documents({"b": both["b"]}, timeout=10)) == [f"title {n:05}" for n in range(4)]
-        assert cache.as_listed({"b"}) == 0
-
-
 async def test_ten_thousand_documents_of_20_servers_are_answered_from_the_cache_within_50_ms() -> None:
     servers = Servers()
     servers.say = described

@@ -62,8 +62,6 @@ class _Entry:
     """Loop time of the server's answer, whether it can be used or not. None: unread."""
     read: Document | None = None
     size: int = 0
-    no_room: int = 0
-    """The size of its metadata, where there was no room for them."""
     is_refused: bool = False
     """Its server refuses it: it is not in the catalog."""
     reading: "asyncio.Task[None] | None" = None
@@ -179,13 +177,12 @@ class MetadataCache:
             server.entries[old.listed.uri] = _Entry(old.uri, old.resource, old.listed)
 
     def _expire(self, server: _Server) -> None:
-        """Forget what failed, what is too old without updates, and what had no room and has it now."""
+        """Forget what failed, and what is too old without updates."""
         subscribed, oldest = self._subscribed(server.name), self._loop.time() - UNSUBSCRIBED_S
         over = [
             entry
             for entry in server.entries.values()
             if entry.failed
-            or (entry.no_room and self.kept_bytes + entry.no_room <= CACHE_BYTES)
             or (entry.answered_at is not None and entry.answered_at <= oldest and entry.uri not in subscribed)
         ]
         self._forget(server, over)
@@ -222,7 +219,6 @@ class MetadataCache:
         entry.answered_at = self._loop.time()
         if self.kept_bytes + size > CACHE_BYTES:
             self.not_kept += 1
-            entry.no_room = size
             most = f"there are more than {CACHE_BYTES} bytes of metadata"
             self._events.warn(server.name, f"documents are shown as they are listed: {most}")
         elif document is not None:
