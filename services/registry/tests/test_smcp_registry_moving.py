@@ -140,7 +140,7 @@ async def test_a_member_that_claims_its_own_moving_seat_ends_the_move(nats_url: 
 @pytest.mark.parametrize("moved", [True, False])
 async def test_a_repeated_claim_keeps_updated_capabilities(nats_url: str, *, moved: bool) -> None:
     async with registries(nats_url, move_s=30), member_process(nats_url) as old:
-        claim = old.claim(identity="me").model_copy(update={"capabilities": {"resources": {"subscribe": False}}})
+        claim = old.claim(identity="me").model_copy(update={"capabilities": b'{"resources":{"subscribe":false}}'})
         await old.join("lab", "computer", "pc", claim)
         update = {"computer": "pc", "capabilities": {"resources": {"subscribe": True}}}
         await old.registry.tell("lab", "computer", "pc", "update_capabilities", orjson.dumps(update))

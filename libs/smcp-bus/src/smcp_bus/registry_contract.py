@@ -31,10 +31,12 @@ On `smcp.operators.v1.<credential>.<verb>`, `offices` and `room` answered from t
 """
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Final
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic_core import from_json
 
+from smcp_bus import exact_json
 from smcp_proto.catalog import COMPUTER, MEMBER, Ack, Row, SizeClass, TimeClass
 from smcp_proto.member_names import Name, Role
 from smcp_proto.schemas import SessionInfo
@@ -47,6 +49,14 @@ class _Contract(BaseModel):
     """Ignores what a newer process adds (docs/compatibility.md)."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+def _as_text(value: object) -> bytes:
+    return value if isinstance(value, bytes) else exact_json.written(value)
+
+
+JsonText = Annotated[bytes, PlainValidator(_as_text), PlainSerializer(from_json)]
+"""Any JSON, in memory as its text: parsed, what a hostile member says may take 20 times as much."""
 
 
 class Claim(_Contract):
@@ -70,7 +80,7 @@ class Claim(_Contract):
     """As the client said it at connect; shown by list_room."""
     announce: bool = True
     """False claims without telling (the first step of an office switch); a second claim with True tells."""
-    capabilities: dict[str, Any] | None = None
+    capabilities: JsonText | None = None
     with_sessions: bool = False
 
 

@@ -6,11 +6,10 @@ bucket's stream is the log of enters and leaves.
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from smcp_bus.registry_contract import Claim
+from smcp_bus.registry_contract import Claim, JsonText
 from smcp_proto.member_names import Role, encode_name
 
 
@@ -47,7 +46,7 @@ class MemberRecord(BaseModel):
     since: float | None = None
     """When its owner got the seat (Unix seconds); a move keeps it. None: an older registry wrote the record."""
     a2c_version: str | None = None
-    capabilities: dict[str, Any] | None = None
+    capabilities: JsonText | None = None
     announced: bool = True
     """Whether an enter of the member was announced, or is announced by this record."""
     moving: bool = False

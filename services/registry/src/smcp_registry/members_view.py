@@ -12,6 +12,7 @@ from functools import cached_property
 from hashlib import blake2b
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
@@ -185,7 +186,7 @@ def session_info(record: MemberRecord) -> SessionInfo:
         "role": record.role,
         "office_id": record.office,
         "a2c_version": record.a2c_version,
-        "capabilities": record.capabilities,
+        "capabilities": None if record.capabilities is None else from_json(record.capabilities),
     }
     fields = {field: value for field, value in fields.items() if value is not None}
     try:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from smcp_bus.registry_contract import Claim
 from smcp_proto.backoff import Backoff
@@ -125,9 +125,7 @@ class Seats:
 
         return await self._write(key, change)
 
-    async def amend(
-        self, office: str, role: Role, name: str, member: MemberRecord, *, capabilities: dict[str, Any]
-    ) -> None:
+    async def amend(self, office: str, role: Role, name: str, member: MemberRecord, *, capabilities: bytes) -> None:
         """Change what a member said of itself; nothing is announced. One that is no longer `member` is left alone."""
 
         async def change(stored: StoredMember) -> MemberRecord | None:

@@ -88,7 +88,7 @@ class Rooms:
         membership = session.membership if session is not None else None
         if isinstance(request, UpdateCapabilitiesReq) and membership is not None and membership.office == caller.office:
             # if the registry loses the record, the claim restores it
-            update = {"capabilities": request.capabilities.model_dump(exclude_unset=True)}
+            update = {"capabilities": exact_json.written(request.capabilities.model_dump(exclude_unset=True))}
             membership.claim = membership.claim.model_copy(update=update)
 
     async def tool_progress(self, request: ToolProgressReq, call: Call) -> None:

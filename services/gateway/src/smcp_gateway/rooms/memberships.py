@@ -11,6 +11,7 @@ from typing import Final
 import orjson
 
 from smcp_bus.bus import BusError, ConnectionLost, TransferFailed
+from smcp_bus.exact_json import written
 from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined
@@ -294,7 +295,7 @@ def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeRe
         identity=identity_of(session, request),
         a2c_version=session.a2c_version,
         announce=announce,
-        capabilities=capabilities.model_dump(exclude_unset=True) if capabilities is not None else None,
+        capabilities=None if capabilities is None else written(capabilities.model_dump(exclude_unset=True)),
     )
 
 

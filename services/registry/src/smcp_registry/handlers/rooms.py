@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel, TypeAdapter
 
-from smcp_bus import subjects
+from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
@@ -46,6 +46,7 @@ from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, 
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import (
     AgentCallData,
+    Capabilities,
     EnterOfficeReq,
     Envelope,
     LeaveOfficeReq,
@@ -93,7 +94,7 @@ class Handlers:
             raise NotAllowed("office_id is not the sender's own", details={"field": "office_id"})
         claim = claim_of(call)
         if claim.capabilities is None and request.capabilities is not None:
-            claim = claim.model_copy(update={"capabilities": request.capabilities.model_dump(exclude_unset=True)})
+            claim = claim.model_copy(update={"capabilities": _text(request.capabilities)})
         until = call.deadline - LAST_S
         decision, stored = await self.seats.claim(office, role, name, claim, until=until, from_silent=True)
         if decision.action is Action.REFUSE:
@@ -228,8 +229,7 @@ class Handlers:
     async def update_capabilities(self, request: UpdateCapabilitiesReq, call: Call) -> None:
         office, _, name = named(call)
         member = await self.callers.member(call)
-        capabilities = request.capabilities.model_dump(exclude_unset=True)
-        await self.seats.amend(office, "computer", name, member.record, capabilities=capabilities)
+        await self.seats.amend(office, "computer", name, member.record, capabilities=_text(request.capabilities))
         await self.update(request, call)
 
     async def tool_call_cancel(self, request: AgentCallData, call: Call) -> None:
@@ -293,6 +293,10 @@ class Handlers:
 def _stands(stored: Entry | StoredMember, outcome: AssertOutcome = AssertOutcome.UNCHANGED) -> AssertedMember:
     tenure = None if stored.record is None else stored.record.tenure
     return AssertedMember(outcome=outcome, revision=stored.revision, tenure=tenure)
+
+
+def _text(capabilities: Capabilities) -> bytes:
+    return exact_json.written(capabilities.model_dump(exclude_unset=True))
 
 
 def _process(call: Call) -> tuple[str, str]:
