@@ -13,6 +13,8 @@ from smcp_bus import exact_json
 
 MOST_ALTERNATIVES: Final = 1000
 """Subschemas that may apply to one value side by side; those behind a `$ref` count each time."""
+LEVELS: Final = 12
+"""Of a schema that refers to itself so many are looked at: enough for one that doubles with each."""
 MOST_STEPS: Final = 10_000
 """Alternatives times values that are looked at for the place of a mistake: each takes some 10 µs."""
 _SIDE_BY_SIDE: Final = frozenset({
@@ -32,7 +34,7 @@ class Schema:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         import jsonschema_rs  # noqa: PLC0415 -- takes 3 MB, which a Computer needs from its first call on
 
-        self._alternatives = _Alternatives(schema).found
+        self._alternatives = _alternatives(schema)
         # masked, as the value is the Agent's, may be long, and is logged
         self._validator = jsonschema_rs.validator_for(
             dict(schema), mask="the value", offline=True, pattern_options=jsonschema_rs.RegexOptions()
@@ -54,48 +56,25 @@ class Schema:
         return None
 
 
-class _Alternatives:
-    """Counts the subschemas that stand side by side (`found`). Raises ValueError: too many, or without an end."""
-
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        self.found = 0
-        self._schema = dict(schema)
-        self._seen: set[str] = set()
-        self._opened: dict[str, list[int]] = {}
-        """By `$ref` that is being followed: how deep in alternatives it stands, how often what is in it leads back."""
-        try:
-            self._walk(self._schema, 0)
-        except RecursionError:
-            raise ValueError("is nested too deeply") from None
-
-    def _walk(self, node: Any, inside: int) -> None:
+def _alternatives(schema: Mapping[str, Any]) -> int:
+    """How many subschemas stand side by side. Raises ValueError: too many, or nobody knows how many."""
+    found, seen = 0, set[str]()
+    waiting: list[tuple[Any, bool, tuple[str, ...]]] = [(dict(schema), False, ())]
+    """With each: whether it stands in alternatives, and the `$ref`s that lead there."""
+    while waiting:
+        node, inside, refs = waiting.pop()
         if isinstance(node, list):
-            for each in node:
-                self._walk(each, inside)
+            waiting += ((each, inside, refs) for each in node)
         elif isinstance(node, dict):
-            self.found += inside > 0
-            if self.found > MOST_ALTERNATIVES:
-                raise ValueError(f"has more than {MOST_ALTERNATIVES} alternatives")
-            for key, inner in node.items():
-                if inside and key in _AGAIN:
-                    raise ValueError(f"has {key} in alternatives")
-                if key == "$ref" and isinstance(inner, str):
-                    self._follow(inner, inside)
-                else:
-                    self._walk(inner, inside + (key in _SIDE_BY_SIDE))
-
-    def _follow(self, ref: str, inside: int) -> None:
-        if ref in self._opened:
-            refs = list(self._opened)
-            for each in refs[refs.index(ref) :]:
-                self._opened[each][1] += 1
-                if self._opened[each][1] > 1 and inside > self._opened[ref][0]:
-                    raise ValueError(f"alternatives refer to {ref} again and again")
-        elif inside or ref not in self._seen:
-            self._seen.add(ref)
-            self._opened[ref] = [inside, 0]
-            self._walk(_target(self._schema, ref), inside)
-            del self._opened[ref]
+            found += inside
+            if found > MOST_ALTERNATIVES or (inside and not _AGAIN.isdisjoint(node)):
+                raise ValueError("its alternatives multiply")
+            waiting += ((inner, inside or key in _SIDE_BY_SIDE, refs) for key, inner in node.items())
+            ref = node.get("$ref")
+            if isinstance(ref, str) and (ref not in seen or (inside and refs.count(ref) < LEVELS)):
+                seen.add(ref)
+                waiting.append((_target(schema, ref), inside, (*refs, ref)))
+    return found
 
 
 def _target(schema: Mapping[str, Any], ref: str) -> Any:
