@@ -72,7 +72,7 @@ class Gateway:
             quotas=quotas,
             authenticator=front.authenticator,
             source=front.source,
-            arrivals=settings.unauthenticated_per_address,
+            unauthenticated_per_address=settings.unauthenticated_per_address,
             audit=audit,
         )
         self.computers = ComputerTable(

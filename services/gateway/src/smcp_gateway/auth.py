@@ -103,7 +103,7 @@ def source_of(request: web.Request, trusted: Sequence[Network]) -> str:
     return client_addresses.source_of(request.remote, request.headers.getall("X-Forwarded-For", []), trusted)
 
 
-class Arrivals:
+class UnauthenticatedClients:
     """The connections of this gateway that are not authenticated yet. Each has a deadline, and an address may have only
     `most` of them.
 

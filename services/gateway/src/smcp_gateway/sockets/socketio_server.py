@@ -20,7 +20,7 @@ from smcp_auth.quotas import Quotas, Ticket, Turns
 from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
 from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
-from smcp_gateway.auth import CONNECT_S, Arrivals, admit, refusal_response, unauthenticated_refusal
+from smcp_gateway.auth import CONNECT_S, UnauthenticatedClients, admit, refusal_response, unauthenticated_refusal
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     LARGE,
@@ -87,8 +87,8 @@ class SocketIoServer:
     ping_s: as `Engine`.
     quotas: count every event, and the connections of each subject.
     authenticator: of clients; None: authentication is off.
-    source: the address that a request comes from, as its arrivals are counted.
-    arrivals: connections of one address that are not let in yet; 0: any number.
+    source: the address that a request is counted under.
+    unauthenticated_per_address: connections of one address that are not authenticated yet; 0: any number.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class SocketIoServer:
         quotas: Quotas,
         authenticator: Authenticator | None = None,
         source: Callable[[web.Request], str],
-        arrivals: int,
+        unauthenticated_per_address: int,
         audit: Audit,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -115,7 +115,7 @@ class SocketIoServer:
         self._authenticator = authenticator
         self._source = source
         self._audit = audit
-        self._arrivals = Arrivals(arrivals, self._close_unauthenticated)
+        self._unauthenticated = UnauthenticatedClients(unauthenticated_per_address, self._close_unauthenticated)
         self.draining = False
         """New clients are refused; those that are here go on."""
         logger = logging.getLogger("smcp_gateway.socketio")
@@ -140,7 +140,9 @@ class SocketIoServer:
         if sid is None:
             if self.draining:
                 return refusal_response(Unavailable("the gateway is stopping; connect to another one"))
-            return self._arrivals.refusal(request, self._source(request)) or await self._engine.handle_request(request)
+            return self._unauthenticated.refusal(request, self._source(request)) or await self._engine.handle_request(
+                request
+            )
         outbox = self._engine.outbox(sid)
         if outbox is None:
             return refusal_response(Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
@@ -194,7 +196,7 @@ class SocketIoServer:
         return session.replies.bytes + (0 if outbox is None else outbox.unsent)
 
     async def _on_open(self, engine_id: str, environ: dict[str, Any]) -> None:
-        self._arrivals.opened(engine_id, self._source(environ["aiohttp.request"]))
+        self._unauthenticated.opened(engine_id, self._source(environ["aiohttp.request"]))
         await self._opened(engine_id, environ)
 
     def _close_unauthenticated(self, engine_id: str) -> None:
@@ -205,7 +207,7 @@ class SocketIoServer:
         try:
             await self._ended(engine_id, reason)
         finally:
-            self._arrivals.ended(engine_id)
+            self._unauthenticated.ended(engine_id)
             self._engine.ended(engine_id)
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
@@ -225,7 +227,7 @@ class SocketIoServer:
             raise ConnectionRefusedError(*refusal) from None  # type: ignore[no-untyped-call]
         session.connected_at = self._loop.time()
         self._sessions.add(session)
-        self._arrivals.ended(engine_id)
+        self._unauthenticated.ended(engine_id)
         if (outbox := self._engine.outbox(engine_id)) is not None:
             outbox.let_in()
 
@@ -275,7 +277,7 @@ class SocketIoServer:
 
     async def _pass_on(self, engine_id: str, packet: str, expected_s: float) -> None:
         await self._sio_packet(engine_id, packet)
-        self._arrivals.expect(engine_id, expected_s)
+        self._unauthenticated.expect(engine_id, expected_s)
 
     async def _begin_late(self, turn: asyncio.Future[None], session: Session, event: ClientEvent) -> None:
         with session.waiting():
