@@ -36,7 +36,7 @@ from typing import Annotated, Final
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 from pydantic_core import from_json
 
-from smcp_bus import exact_json
+from smcp_bus.exact_json import written
 from smcp_proto.catalog import COMPUTER, MEMBER, Ack, Row, SizeClass, TimeClass
 from smcp_proto.member_names import Name, Role
 from smcp_proto.schemas import SessionInfo
@@ -51,11 +51,11 @@ class _Contract(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-def _as_text(value: object) -> bytes:
-    return value if isinstance(value, bytes) else exact_json.written(value)
-
-
-JsonText = Annotated[bytes, PlainValidator(_as_text), PlainSerializer(from_json)]
+JsonText = Annotated[
+    bytes,
+    PlainValidator(lambda value: value if isinstance(value, bytes) else written(value)),
+    PlainSerializer(from_json),
+]
 """Any JSON, in memory as its text: parsed, what a hostile member says may take 20 times as much."""
 
 
