@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus, urlencode
@@ -33,6 +34,8 @@ FORMS = [
     json.dumps(SECRET, ensure_ascii=False),
     json.dumps({"line": json.dumps({"key": SECRET})}),
     repr([SECRET]),
+    ascii([SECRET]),
+    repr(SECRET.encode()),
     *(base64.b64encode(before + SECRET.encode() + b"!").decode() for before in (b"", b"u", b"u:", b"user:")),
     base64.urlsafe_b64encode(b"user:" + SECRET.encode()).decode(),
 ]
@@ -48,6 +51,17 @@ def test_a_secret_is_found_escaped_too(text: str) -> None:
     assert redacted.endswith(" after")
     for part in (SECRET, quote(SECRET), json.dumps(SECRET)[1:-1], base64.b64encode(SECRET.encode()).decode()[:12]):
         assert part not in redacted
+
+
+@pytest.mark.parametrize("secret", ["/a-secret-1", "\\\\a-secret-1\\\\", "a-secret-1/", "é-a-secret-1"])
+def test_a_run_of_backslashes_does_not_hold_up_others(secret: str) -> None:
+    redactor = Redactor()
+    redactor.learn([secret])
+    began = time.process_time()
+    run = "\\" * 200_000
+    text = f"secret {run} a-secret-1{run}"
+    assert redactor.redact(f"{secret}; {text}") == f"<redacted>; {text}"
+    assert time.process_time() - began < 1
 
 
 def test_a_log_line_of_json_stays_json() -> None:

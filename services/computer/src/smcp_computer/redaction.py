@@ -119,24 +119,30 @@ def _unchanged(value: str) -> str:
 
 
 def _escaped(value: str) -> re.Pattern[str]:
-    """The value as it is, and as URLs, JSON and Python's `repr` write it, also one in the other."""
+    """The value as it is, and as URLs, JSON and Python's `repr` write it, also one in the other. A text is searched in
+    linear time: a run of backslashes is looked at once, from its beginning."""
     pattern = "".join(map(_escapes_of, value))
+    if pattern.startswith("\\"):
+        pattern = rf"(?<!\\){pattern}"
     if len(value) < MIN_WITHIN_WORDS:
         pattern = rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
     return re.compile(pattern)
 
 
+_BEHIND_BACKSLASHES: Final = {"\n": "n", "\r": "r", "\t": "t", "\\": ""}
+
+
 def _escapes_of(character: str) -> str:
     if character.isascii() and character.isalnum():
         return character
-    percent = "".join(f"%(?:25)*{byte:02X}" for byte in character.encode(errors="replace"))
-    units = character.encode("utf-16-be", errors="replace").hex()
-    unicode = "".join(rf"\\+u{units[start : start + 4]}" for start in range(0, len(units), 4))
-    others = {" ": r"\+", "\n": r"\\+n", "\r": r"\\+r", "\t": r"\\+t", "\\": r"\\+"}
-    either = [re.escape(character), f"(?i:{percent})", f"(?i:{unicode})"]
-    if character in others:
-        either.append(others[character])
-    return rf"(?:\\*(?:{'|'.join(either)}))"
+    octets, units = character.encode(errors="replace"), character.encode("utf-16-be", errors="replace")
+    percent = "".join(f"%(?:25)*{byte:02X}" for byte in octets)
+    escapes = [r"\\++".join(f"x{byte:02x}" for byte in octets), f"[ux]0*{ord(character):x}"]
+    escapes.append(r"\\++".join(f"u{high:02x}{low:02x}" for high, low in zip(units[::2], units[1::2], strict=True)))
+    if character in _BEHIND_BACKSLASHES:
+        escapes.append(_BEHIND_BACKSLASHES[character])
+    plus = r"|\+" if character == " " else ""
+    return rf"\\*+(?:{re.escape(character)}{plus}|(?i:{percent}|(?<=\\)(?:{'|'.join(escapes)})))"
 
 
 def _in_base64(value: str) -> Iterator[str]:
