@@ -198,7 +198,6 @@ class Chains:
         self._writers: dict[str, dict[int, tuple[str, str, str]]] = {}
         self.problems: list[str] = []
         self._lost: dict[str, int] = {}
-        """How many records each writer had to give up."""
 
     @property
     def writers(self) -> int:

@@ -252,10 +252,7 @@ class OfficeServer:
             self._calls.discard(limit)
 
     def _unlisted(self, name: str) -> NamedTool | None:
-        """The tool that had this name. Its Computer, which may be starting its MCP server again, answers the call.
-
-        Without its annotations, so that senders who may only read cannot use it.
-        """
+        """The tool that had this name, without what says that it only reads. Its Computer knows what became of it."""
         pair = next((pair for pair, kept in self._kept.items() if kept == name), None)
         return pair and NamedTool(name, pair[0], SMCPTool(name=pair[1], description="", params_schema={}))
 
@@ -315,11 +312,7 @@ async def _lines(stdin: int) -> AsyncIterator[str]:
         if b"\n" in chunk:
             *lines, rest = rest.split(b"\n")
             for line in lines:
-                yield _readable(line.decode("utf-8", "replace"))
-
-
-def _readable(line: str) -> str:
-    """With U+FFFD for halves of surrogate pairs: the MCP SDK drops what it cannot read, and answers nothing."""
-    with suppress(ValueError):
-        return mended(line) if r"\ud" in line.lower() else line
-    return line
+                text = line.decode("utf-8", "replace")
+                with suppress(ValueError):  # the MCP SDK would drop a line with half of a surrogate pair
+                    text = mended(text) if r"\ud" in text.lower() else text
+                yield text

@@ -115,16 +115,10 @@ def _check_modes(context: Context, elicitations: Iterable[Mapping[str, Any]]) ->
     """Raises ElicitationUnsupported: the client does not declare the mode of each of the elicitations."""
     elicitations = list(elicitations)
     declared = (context.session.client_capabilities or types.ClientCapabilities()).elicitation
-    if declared is None:
-        raise _cannot(elicitations, "this MCP client cannot ask its user: it does not declare `elicitation`")
-    takes_form = declared.form is not None or declared.url is None
-    for each in elicitations:
-        if "url" in each and declared.url is None:
-            raise _cannot(
-                elicitations, "this MCP client does not open pages for its user: it declares no `elicitation.url`"
-            )
-        if "url" not in each and not takes_form:
-            raise _cannot(elicitations, "this MCP client shows no forms to its user: it declares no `elicitation.form`")
+    declares = {} if declared is None else declared.model_dump(exclude_none=True) or {"form": {}}
+    for mode in ("url" if "url" in each else "form" for each in elicitations):
+        if mode not in declares:
+            raise _cannot(elicitations, f"this MCP client cannot ask its user: it declares no `elicitation.{mode}`")
 
 
 def _cannot(elicitations: Iterable[Mapping[str, Any]], why: str) -> ElicitationUnsupported:
