@@ -117,7 +117,7 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
         here.computer.outbox.changed(CONFIG)  # sent after all pending changes
         await next_told(here, CONFIG)
         assert here.told(DESKTOP) == []
-        assert DESKTOP not in here.computer.outbox.pending_verbs
+        assert DESKTOP not in {each.key.verb for each in here.computer.outbox.waiting}
         await here.tell("desk", "update", uri=asked_for, text="new")
         assert await next_told(here, DESKTOP) == [TOLD]
         assert (await here.ask("get_desktop"))["desktops"] == [f"{WINDOW}\n\nnew"]
@@ -174,7 +174,7 @@ async def test_a_server_without_subscriptions_is_left_out_of_desktop_and_finder(
         await here.tell("desk", "update", uri=WINDOW)
         await eventually(lambda: f"dpe://{HOST}/new" in here.computer.resources.index.known("desk"))
         assert other in here.computer.resources.index.known("desk")
-        assert not here.computer.outbox.pending_verbs & {DESKTOP, FINDER}
+        assert not {each.key.verb for each in here.computer.outbox.waiting} & {DESKTOP, FINDER}
         assert here.told(DESKTOP) + here.told(FINDER) == []
         assert (await here.ask("get_desktop"))["desktops"] == []
         assert await here.tell("desk", "reads") == {}
@@ -199,7 +199,8 @@ async def test_a_refused_notification_does_not_delay_others(nats_url: str, caplo
         await here.tell("desk", "update", uri=WINDOW)
         assert await next_told(here, DESKTOP) == [TOLD]
         await eventually(
-            lambda: not here.computer.outbox.pending_verbs, message="what is refused for good is not tried again"
+            lambda: not {each.key.verb for each in here.computer.outbox.waiting},
+            message="what is refused for good is not tried again",
         )
     assert caplog.text.count("tool_call_cancel cannot be sent, and is dropped") == 1
 

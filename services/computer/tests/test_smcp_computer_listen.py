@@ -72,7 +72,7 @@ async def test_a_stream_that_ends_as_it_begins_is_opened_again(
 
         await eventually(is_shown)
         await eventually(lambda: here.computer.resources.upstream.subscribed("one") == {WINDOW})
-        await eventually(lambda: not here.computer.outbox.pending_verbs)
+        await eventually(lambda: not {each.key.verb for each in here.computer.outbox.waiting})
         here.heard.clear()
         await here.tell("one", "update", uri=WINDOW, text="new")
         await eventually(lambda: {"computer": NAME} in here.told(DESKTOP))

@@ -78,7 +78,7 @@ async def test_the_seat_is_confirmed_after_an_outage_of_nats(nats_server: NatsSe
         here.outbox.changed("update_tool_list")
         await nats_server.start()
         await eventually(lambda: here.membership.problem is None)
-        await eventually(lambda: not here.outbox.pending_verbs)
+        await eventually(lambda: not {each.key.verb for each in here.outbox.waiting})
         assert here.fleet.supervisors["box"].starts == 1
 
 

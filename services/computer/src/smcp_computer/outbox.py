@@ -68,11 +68,6 @@ class ComputerOutbox(Outbox):
             gather_s=GATHER_S,
         )
 
-    @property
-    def pending_verbs(self) -> frozenset[str]:
-        """The verbs of the notifications that wait, or are being sent."""
-        return frozenset(each.key.verb for each in self.waiting)
-
     def held(self) -> dict[str, int]:
         """How many notifications wait, or are being sent, and how often `release` is still to be called."""
         return {"pending": len(self) + self._holding}

@@ -27,7 +27,7 @@ async def forgotten(here: World) -> None:
 
 async def all_told(here: World) -> None:
     """Wait until all pending notifications were sent."""
-    await eventually(lambda: not here.computer.outbox.pending_verbs)
+    await eventually(lambda: not here.computer.outbox.waiting)
     before = len(here.told(CONFIG))
     here.computer.outbox.changed(CONFIG)  # sent after the one that is being sent
     await next_told(here, CONFIG, before + 1)
