@@ -173,31 +173,20 @@ class _Output(asyncio.StreamReader):
             super().feed_data(data)
 
 
+@dataclass(eq=False)
 class _Pipes(ObjectSendStream[SessionMessage]):
     """The standard streams of one run of a program; also the stream that the session writes to."""
 
-    def __init__(
-        self,
-        process: ServerProcess,
-        stdout: _Output,
-        parameters: MCPServerStdioParameters,
-        log: StderrLog,
-        watch: Watch,
-        max_message: int,
-    ) -> None:
-        self._process = process
-        self._stdout = stdout
-        self._encoding = parameters.encoding
-        self._errors = parameters.encoding_error_handler
-        # JSON has no escape `\x`, so with `strict` one message cannot be read, and the server goes on
-        self._unreadable = "backslashreplace" if self._errors == "strict" else self._errors
-        self._log = log
-        self._watch = watch
-        self._max_message = max_message
-        self._can_bypass = False
-        """Nothing that came is still on its way to the session, and the next byte begins a line."""
-        self.ended = False
-        """The server closed its output, or ended."""
+    _process: ServerProcess
+    _stdout: _Output
+    _parameters: MCPServerStdioParameters
+    _log: StderrLog
+    _watch: Watch
+    _max_message: int
+    _can_bypass: bool = False
+    """Nothing that came is still on its way to the session, and the next byte begins a line."""
+    ended: bool = False
+    """The server closed its output, or ended."""
 
     def take(self, chunk: bytes) -> bool:
         """Hand over an answer where it comes: the way through the stream's reader costs a turn of the loop."""
@@ -206,9 +195,12 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         return self._can_bypass
 
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._unreadable), self._max_message + ROOM)
+        encoding, errors = self._parameters.encoding, self._parameters.encoding_error_handler
+        # JSON has no escape `\x`, so with `strict` one message cannot be read, and the server goes on
+        decoder = codecs.getincrementaldecoder(encoding)("backslashreplace" if errors == "strict" else errors)
+        lines = Lines(decoder, self._max_message + ROOM)
         stdout, max_values = self._stdout, self._watch.max_values
-        is_utf8 = codecs.lookup(self._encoding).name == "utf-8"  # what the parser of bytes reads
+        is_utf8 = codecs.lookup(encoding).name == "utf-8"  # what the parser of bytes reads
         stdout.take = self.take
         try:
             async with to_session:
@@ -246,7 +238,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         if stdin.is_closing():  # a loop may refuse the write with an error of its own
             raise anyio.BrokenResourceError
         try:
-            stdin.write(f"{line}\n".encode(self._encoding, self._errors))
+            stdin.write(f"{line}\n".encode(self._parameters.encoding, self._parameters.encoding_error_handler))
             await stdin.drain()
         except OSError:
             raise anyio.BrokenResourceError from None
