@@ -1,4 +1,4 @@
-"""What well-behaved offices notice of a hostile guest: their calls before, during and after each attack.
+"""What well-behaved offices notice of a hostile client: their calls before, during and after each attack.
 
 Each office has an Agent and a Computer on Socket.IO; its Agent calls, pauses, and calls again. For each attack the
 services are started anew. With `--against` those of another git revision are attacked in the same run, in turn;

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scenarios import npm_servers
-from tests.e2e.worlds.kinds import TEST_S, twins_are_left_out
+from tests.e2e.worlds.kinds import TEST_S, containers_are_demanded
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +34,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_S))
-    if not twins_are_left_out():
+    if not containers_are_demanded():
         return
-    left_out = [item for item in items if item.get_closest_marker("twin") is not None]
+    left_out = [item for item in items if item.get_closest_marker("also_in_containers") is not None]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item.get_closest_marker("twin") is None]
+        items[:] = [item for item in items if item.get_closest_marker("also_in_containers") is None]

@@ -1,7 +1,7 @@
 """The kinds of worlds, by name.
 
-A world of containers runs the commands of a world of processes, in this tree's images. Where CI demands it, the same
-scenario is not played among processes, too: that is its twin.
+A world of containers runs the commands of a world of processes, in this tree's images. If CI demands containers, the
+same scenario does not run among processes, too (the mark `also_in_containers`).
 """
 
 import os
@@ -35,10 +35,10 @@ three it is said which part is late."""
 
 
 def kinds(*names: str) -> list[ParameterSet]:
-    """The parameters of a test that is played in these kinds of worlds; the one among processes is a twin."""
-    return [pytest.param(name, marks=pytest.mark.twin if name == PROCESSES else ()) for name in names]
+    """The parameters of a test that runs in these kinds of worlds; the one among processes is marked."""
+    return [pytest.param(name, marks=pytest.mark.also_in_containers if name == PROCESSES else ()) for name in names]
 
 
-def twins_are_left_out() -> bool:
+def containers_are_demanded() -> bool:
     """With reduced counts, where containers are demanded (`CONTAINERS=true`)."""
     return os.environ.get("CONTAINERS") == "true" and scaled(ci=1, soak=0) == 1
