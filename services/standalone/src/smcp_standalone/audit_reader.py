@@ -226,11 +226,8 @@ class Chains:
     def check(self) -> list[str]:
         """What is wrong, the first broken record of each writer first named."""
         lost = [f"{each} gave up records, as the trail took none: {count}" for each, count in self._lost.items()]
-        found = self.problems + lost
-        for writer, records in self._writers.items():
-            if (problem := self._broken(writer, records)) is not None:
-                found.append(problem)
-        return found
+        broken = (self._broken(*each) for each in self._writers.items())
+        return [*self.problems, *lost, *filter(None, broken)]
 
     def _broken(self, writer: str, records: dict[int, tuple[str, str, str]]) -> str | None:
         first = before = min(records)
