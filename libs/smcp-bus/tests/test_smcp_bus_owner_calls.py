@@ -501,6 +501,26 @@ async def test_a_call_that_failed_for_another_subject_blocks_no_id() -> None:
         assert await tool.call(subject="anna") == json.loads(RESULT)
 
 
+async def test_calls_with_large_parameters_run_within_the_share_of_their_office(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their requests stay in memory while they run, also without their callers."""
+    monkeypatch.setattr("smcp_bus.owner.RUNNING_BYTES", 4000)
+    with owning() as owner:
+        loud, quiet = Tool(owner), Tool(owner, Seat("quiet", "pc"))
+        params = {"a": "x" * 900}
+        for number in range(2):
+            await loud.begun(f"r{number}", params=params)
+        with pytest.raises(Unavailable) as refused:
+            await loud.call("r2", params=params)
+        assert refused.value.details == {"may_have_run": False}
+        await quiet.begun(params=params)
+        loud.end()
+        await loud.begun("r2", params=params)
+        loud.end()
+        quiet.end()
+
+
 async def test_errors_are_kept_as_text_within_the_bytes_of_all_results() -> None:
     """A Computer's error may have 16 KB: parsed, those of 100,000 calls took 40 GB."""
     with owning(Keeping(results_bytes=2000)) as owner:

@@ -21,7 +21,7 @@ from xxhash import xxh3_128_digest
 from smcp_bus import exact_json
 from smcp_bus.bus import Note
 from smcp_bus.dispatch import Dispatcher
-from smcp_bus.limits import Key, surplus
+from smcp_bus.limits import ByteBudget, Key, surplus
 from smcp_bus.ownership import FREED, MAX_CANCELLERS, CallKey, EndedCall, Ownership, RunningCall, Seat, Stop
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tool_progress import ProgressThrottle, note_counts
@@ -36,6 +36,8 @@ ABSENT_S: Final = 5.0
 """How long an Agent that is gone may take to come back before its calls are cancelled (seconds)."""
 MAX_KEYS: Final = 100_000
 """Ended calls, and tombstones, at most (see `surplus`)."""
+RUNNING_BYTES: Final = 256 * 1024 * 1024
+"""Of the parameters of calls that run, shared per office: they stay also where their callers have gone."""
 ANSWERED_S: Final = 0.3
 """How long the answer of a call that has ended may be on its way (seconds)."""
 HELD_BEFORE_S: Final = 5.0
@@ -55,12 +57,12 @@ class Keeping:
     tombstones_s: float = 120.0
 
 
-async def digest_of(tool: str, params: Mapping[str, Any]) -> bytes:
-    """128 bits. An Agent that finds two calls of the same digest gets no more than its own result for the other."""
+async def digest_of(tool: str, params: Mapping[str, Any]) -> tuple[bytes, int]:
+    """128 bits, and the bytes of the text. Two calls of one digest: the Agent gets its own result for the other."""
     text = exact_json.written([tool, params], sort_keys=True)
     if len(text) > exact_json.ONE_STEP:
         await asyncio.sleep(0)  # others are served before it is written once more
-    return xxh3_128_digest(text)
+    return xxh3_128_digest(text), len(text)
 
 
 class Owner:
@@ -74,6 +76,7 @@ class Owner:
         self._keeping = keeping = keeping or Keeping()
         self._loop = asyncio.get_running_loop()
         self._running: dict[CallKey, RunningCall] = {}
+        self._bytes = ByteBudget(RUNNING_BYTES)
         self.idle = asyncio.Event()
         self.idle.set()
         """Set while no call runs."""
@@ -135,14 +138,14 @@ class Owner:
         Raises:
             Malformed: the `req_id` was used for another call, or by another subject.
             Unavailable: a repeat of a call that is not known here and that another owner may have run
-                (`details.may_have_run` and `details.unknown_repeat`).
+                (`details.may_have_run` and `details.unknown_repeat`); or its office runs too many bytes.
             Whatever `start` raises, or the call was settled with. A repeat gets the same error, unless it says that
             nothing was run (`details.may_have_run` is False): then it runs.
         """
         # names of which each call brings its own copy, and of which there are few
         agent, subject = sys.intern(request.agent), sys.intern(subject)
         key = (seat.office, seat.computer, agent, request.req_id)
-        digest = await digest_of(request.tool_name, request.params)
+        digest, size = await digest_of(request.tool_name, request.params)
         answer: asyncio.Future[bytes] = self._loop.create_future()
         call = self._running.get(key)
         if call is not None:
@@ -154,12 +157,13 @@ class Owner:
             call.asked_at = self._loop.time()
             self.repeats["running"] += 1
         else:
-            known = self._replay(key, request, digest, subject, seat, left)
-            if known is not None:
+            if (known := self._replay(key, request, digest, subject, seat, left)) is not None:
                 event("smcp.kept_answer")
                 return known
             limit, now = tool_results.time_limit(request.timeout, left), self._loop.time()
-            call = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer])
+            if (grant := self._bytes.take(size, seat.office)) is None:
+                raise Unavailable("too many large calls run here; ask again", details={"may_have_run": False})
+            call = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer], grant)
             if note is not None:
                 call.progress = ProgressThrottle(note, self.notes)
             self._running[key] = call  # `start` may settle it at once
@@ -236,8 +240,7 @@ class Owner:
         def abandon() -> None:
             if is_back() or ownership.generation != generation:
                 return
-            its = [call for key, call in self._running.items() if key[0] == office and key[2] == agent]
-            gone = [call for call in its if call.asked_at < now]
+            gone = [call for key, call in self._running.items() if key[::2] == (office, agent) and call.asked_at < now]
             for call in gone:
                 self._cancelled(call, "abandoned")
             if gone:
@@ -278,6 +281,7 @@ class Owner:
         return answer
 
     def _remove(self, call: RunningCall) -> None:
+        call.grant.release()
         for timer in call.timers:
             timer.cancel()
         if call.progress is not None:

@@ -17,6 +17,7 @@ from opentelemetry.trace import Span, get_current_span
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler, error_reply
 from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.limits import Grant
 from smcp_bus.registry_contract import PendingAnswer
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_proto.errors import Unavailable
@@ -104,6 +105,8 @@ class RunningCall:
     """When it was asked for last (loop time)."""
     waiting: "list[asyncio.Future[bytes]]" = field(repr=False)
     """Who waits for its answer, each with its own future: who gives up leaves the others and the call alone."""
+    grant: Grant = field(repr=False)
+    """For the bytes of its parameters."""
     settled: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list, repr=False)
     stop: Stop = field(default=lambda why: None, repr=False)
