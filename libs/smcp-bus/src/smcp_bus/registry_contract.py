@@ -31,7 +31,7 @@ On `smcp.operators.v1.<credential>.<verb>`, `offices` and `room` answered from t
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 from pydantic_core import from_json
@@ -53,7 +53,9 @@ class _Contract(BaseModel):
 
 JsonText = Annotated[
     bytes,
-    PlainValidator(lambda value: value if isinstance(value, bytes) else written(value)),
+    PlainValidator(
+        lambda value: value if isinstance(value, bytes) else written(value), json_schema_input_type=dict[str, Any]
+    ),
     PlainSerializer(from_json),
 ]
 """Any JSON, in memory as its text: parsed, what a hostile member says may take 20 times as much."""
