@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from smcp_bus.exact_json import SMALL_BYTES
-from smcp_gateway.computers.subscriptions import MAX_SUBSCRIPTIONS, Subscriptions, granted
-from smcp_proto.errors import RateLimited, TooLarge
+from smcp_gateway.computers.subscriptions import Subscriptions, granted
+from smcp_proto.errors import MAX_SUBSCRIPTIONS, RateLimited, TooLarge
 
 URI = "file:///深"
 
