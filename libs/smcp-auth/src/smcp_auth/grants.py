@@ -5,6 +5,7 @@ What it may ask of Computers is checked by `smcp_bus.callers`, at gateways and a
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -82,7 +83,7 @@ class Grants(BaseModel):
     """What it may ask for at a time and in a second, in place of the settings."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Principal:
     """The authenticated holder of a key or token."""
 
@@ -98,9 +99,10 @@ class Principal:
     token_id: str | None = None
     """`jti` of the token."""
 
-    @property
+    @cached_property
     def identity(self) -> str:
-        """The registry keeps a seat for it: a new token of the same subject takes the seat up again."""
+        """The registry keeps a seat for it: a new token of the same subject takes the seat up again. Kept, since each
+        event is counted for it."""
         return blake2b(json.dumps([self.kind, self.issuer, self.subject]).encode(), digest_size=16).hexdigest()
 
     @property
