@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any, Protocol
 
 from smcp_agent import SmcpAgent
-from smcp_agent.errors import SmcpError
+from smcp_agent.errors import JoinRefused, SmcpError
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import FlatError, member
 
@@ -72,8 +72,19 @@ def _flat_errors() -> Iterator[None]:
 
 @asynccontextmanager
 async def sdk_agent(url: str, office: str, name: str) -> AsyncIterator[Agent]:
-    async with SmcpAgent(url, office=office, name=name) as agent:
+    """As `bare.member`, it waits while the seat is taken: the member of the test before may still be leaving."""
+
+    async def opened() -> SmcpAgent:
+        try:
+            return await SmcpAgent(url, office=office, name=name).open()
+        except JoinRefused as refused:
+            raise AssertionError(refused) from None
+
+    agent = await eventually(opened)
+    try:
         yield SdkAgent(agent)
+    finally:
+        await agent.close()
 
 
 @asynccontextmanager
