@@ -18,7 +18,7 @@ import pytest
 from smcp_bus.audit import MOST_WAITING, REPEATED, Event, Kind, Trail, sha256
 from smcp_bus.audit_sinks import FileSink, former
 from smcp_standalone.audit_command import OUTCOMES
-from smcp_standalone.audit_reader import COLUMNS, Chains, Line, Wanted, csv_line, read_file
+from smcp_standalone.audit_reader import COLUMNS, Attempts, Chains, Duplicates, Line, Wanted, csv_line, read_file
 from smcp_testing.fork_server import COMMANDS, born
 
 SMCP = Path(sys.executable).parent / "smcp"
@@ -143,7 +143,8 @@ async def test_a_call_that_was_attempted_several_times_is_listed_once_with_what_
 
 
 @pytest.mark.parametrize(
-    "other", [{"computer": "tablet"}, {"tool": "look"}, {"args_sha256": "2" * 64}, {"name": "bob"}]
+    "other",
+    [{"computer": "tablet"}, {"tool": "look"}, {"args_sha256": "2" * 64}, {"name": "bob"}, {"req_id": "r\u202es"}],
 )
 async def test_a_call_that_was_broken_off_is_listed_beside_a_repeat_of_another_call_with_its_req_id(
     tmp_path: Path, other: dict[str, Any]
@@ -155,10 +156,25 @@ async def test_a_call_that_was_broken_off_is_listed_beside_a_repeat_of_another_c
         "computer": "pc",
         "tool": "echo",
         "args_sha256": "1" * 64,
-        "req_id": "r1",
+        "req_id": "r\ufffds" if "req_id" in other else "r1",  # which reads the same in a record
     }
-    write(file, Event("call", "broken_off", **same), Event("call", "ok", event=REPEATED, **{**same, **other}))
-    assert len(writers(file)) == 2
+    repeat = {"event": REPEATED, **same, **other}
+    write(file, *(Event("call", each, **same) for each in ("broken_off", "ok")), Event("call", "ok", **repeat))
+    assert len(writers(file)) == 3
+
+
+def test_repeats_hide_nothing_an_hour_after_the_first_and_the_memory_of_them_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("smcp_standalone.audit_reader.REMEMBERED", 1)
+    repeat = {"kind": "call", "event": REPEATED, "outcome": "ok", "at": "2027-01-01T08:00+00:00", "req_id": "r0"}
+    duplicates, attempts = Duplicates(), Attempts()
+    times = [f"2027-01-01T{time}+00:00" for time in ("08:00", "08:50", "09:10", "10:00")]
+    assert [duplicates.seen_before({**repeat, "at": at}) for at in times] == [False, True, False, True]
+    for each in ("r0", "r1"):
+        attempts.add({**repeat, "req_id": each})
+    replaced = [attempts.replaced({**repeat, "outcome": "503", "req_id": each}) for each in ("r0", "r1")]
+    assert replaced == [False, True], "the oldest is shown with all of its attempts"
 
 
 def writers(file: Path) -> list[str]:

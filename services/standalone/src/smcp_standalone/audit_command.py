@@ -160,9 +160,9 @@ def verify(file: File = None) -> None:
             typer.echo(printable(problem), err=True)
         if problems:
             raise Failure(f"the audit trail is broken: {counted(len(problems), 'problem')}")
-        if not chains.records:
+        if not (records := sum(map(len, chains.writers.values()))):
             raise Failure("there is no record: nothing was checked")
-        said = f"{counted(chains.records, 'record')} of {chains.writers} processes: none is missing or changed"
+        said = f"{counted(records, 'record')} of {len(chains.writers)} processes: none is missing or changed"
         typer.echo(said if file is None else f"{said}; nothing holds the hash of the last one of each process")
 
     _run(main)

@@ -138,28 +138,29 @@ class Duplicates:
         same, at = (*FIELDS[1:], "source") if "source" in record else (*_CALL, "outcome"), str(record.get("at"))
         number, what = _values(record, _NUMBER), _values(record, same)
         earlier = self._seen.get(what)
-        again = "source" in record or (record.get("event") == REPEATED and _in_one_call(earlier, at))
-        known = ("seq" in record and number in self._seen) or (again and earlier is not None)
+        again = "source" in record or (_is_repeat(record) and _in_one_call(earlier, at))
+        if ("seq" in record and number in self._seen) or (again and earlier is not None):
+            return True
         self._seen |= {number: at, what: at}
         while len(self._seen) > 2 * REMEMBERED:
             del self._seen[next(iter(self._seen))]
-        return known
+        return False
 
 
 class Attempts:
-    """The attempts of calls that our SDK repeated. All records have to be added before one is looked up."""
+    """The last calls that our SDK repeated. All records have to be added before one is looked up."""
 
     def __init__(self) -> None:
         self._best: dict[str, tuple[bool, str, str]] = {}
         """By call, of the repeat that says most: whether it was conclusive, when it ended, the number of its record."""
 
     def add(self, record: dict[str, Any]) -> None:
-        if record.get("event") != REPEATED:
-            return
         call, attempt = _values(record, _CALL), _attempt(record)
         best = self._best.get(call)
-        if best is None or attempt > best or not _in_one_call(best[1], attempt[1]):
+        if _is_repeat(record) and (best is None or attempt > best or not _in_one_call(best[1], attempt[1])):
             self._best[call] = attempt
+            if len(self._best) > REMEMBERED:
+                del self._best[next(iter(self._best))]
 
     def replaced(self, record: dict[str, Any]) -> bool:
         """Whether a repeat of the call says what became of it, where this record does not, or it was the later one."""
@@ -167,6 +168,12 @@ class Attempts:
         if attempt[0] or (best := self._best.get(_values(record, _CALL))) is None:
             return False
         return best > attempt and _in_one_call(best[1], attempt[1])
+
+
+def _is_repeat(record: dict[str, Any]) -> bool:
+    """Whether it is of a call that was sent again. A `req_id` that had to be made printable may be that of another."""
+    req_id = str(record.get("req_id"))
+    return (record.get("kind"), record.get("event")) == ("call", REPEATED) and req_id.isascii() and " " not in req_id
 
 
 def _attempt(record: dict[str, Any]) -> tuple[bool, str, str]:
@@ -195,23 +202,15 @@ class Chains:
 
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
-        self._writers: dict[str, dict[int, tuple[str, str, str]]] = {}
+        self.writers: dict[str, dict[int, tuple[str, str, str]]] = {}
         self.problems: list[str] = []
         self._lost: dict[str, int] = {}
-
-    @property
-    def writers(self) -> int:
-        return len(self._writers)
-
-    @property
-    def records(self) -> int:
-        return sum(map(len, self._writers.values()))
 
     def add(self, line: Line) -> None:
         record = line.read()
         match record:
             case {"writer": str(writer), "seq": int(seq), "prev": str(prev), **more}:
-                known = self._writers.setdefault(writer, {})
+                known = self.writers.setdefault(writer, {})
                 digest = sha256(line.raw)
                 if seq in known and known[seq][0] != digest:
                     self.problems.append(f"{line.where}: another record has its number, {seq} of {writer}")
@@ -226,7 +225,7 @@ class Chains:
     def check(self) -> list[str]:
         """What is wrong, the first broken record of each writer first named."""
         lost = [f"{each} gave up records, as the trail took none: {count}" for each, count in self._lost.items()]
-        broken = (self._broken(*each) for each in self._writers.items())
+        broken = (self._broken(*each) for each in self.writers.items())
         return [*self.problems, *lost, *filter(None, broken)]
 
     def _broken(self, writer: str, records: dict[int, tuple[str, str, str]]) -> str | None:
