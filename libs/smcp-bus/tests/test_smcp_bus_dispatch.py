@@ -1,14 +1,16 @@
 """The dispatcher: whatever comes in, one answer goes out, and no internal text with it."""
 
+import asyncio
 import json
 import resource
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from smcp_bus import bus, exact_json
 from smcp_bus.callers import Caller
@@ -46,6 +48,33 @@ def error_of(answer: Answer) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(answer.body)
     assert body["code"] == answer.error
     return body
+
+
+async def test_other_tasks_run_between_the_steps_in_which_a_large_request_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = []
+
+    def step(name: str) -> None:
+        steps.append(name)
+        asyncio.get_running_loop().call_soon(steps.append, "others")
+
+    class Asked(ToolCallReq):
+        @model_validator(mode="before")
+        @classmethod
+        def _begin(cls, value: object) -> object:
+            step("validate")
+            return value
+
+    def read(body: object, real: Any = exact_json.read_object) -> Any:
+        step("read")
+        return real(body)
+
+    monkeypatch.setattr(exact_json, "read_object", read)
+    monkeypatch.setattr(exact_json, "check_depth", lambda payload: step("check"))
+    large = json.dumps({**REQUEST, "params": {"text": "x" * exact_json.SMALL_BYTES}}).encode()
+    await door_with(RawJson(b"{}")).dispatch(replace(TOOL_CALL, request=Asked), ALICE, large)
+    assert steps[:5] == ["read", "others", "check", "others", "validate"]
 
 
 async def test_a_handlers_return_value_is_the_answer() -> None:

@@ -151,7 +151,7 @@ def _compared_fields(request: type[BaseModel], role: Role | None) -> tuple[str, 
 
 
 def _own(row: Row, caller: Caller, field: str, value: object) -> None:
-    match caller.role, field:
+    match caller.role, field:  # an Agent names the Computer that it asks
         case _, "office_id" | "roomId":
             _same(caller.office, value, field, _OFFICE)
         case "computer", "computer" | "computerId":
@@ -160,8 +160,6 @@ def _own(row: Row, caller: Caller, field: str, value: object) -> None:
             _same(caller.name, value, field, _COMPUTER)  # there it is the asking member, of whichever role
         case "computer", "agent" if row.event not in _ADDRESSED and value is not None:
             raise NotAllowed(_COMPUTER, details={"field": field})
-        case _:
-            pass  # an Agent names the Computer that it asks
 
 
 def _same(known: str | None, value: object, field: str, why: str) -> None:
@@ -268,9 +266,10 @@ class Dispatcher:
         try:
             try:
                 if isinstance(body, bytes) and len(body) > exact_json.SMALL_BYTES:
-                    body = await self._read_large(row, caller, body)
-                payload = exact_json.read_object(body)
-                exact_json.check_depth(payload)
+                    payload = await self._read_large(row, caller, body)
+                else:
+                    payload = exact_json.read_object(body)
+                    exact_json.check_depth(payload)
                 payload = _signed(row, caller, payload)
                 request = row.request.model_validate(payload)
             except SmcpError as error:
@@ -304,7 +303,7 @@ class Dispatcher:
             _safely("the metrics of a request could not be updated", self.ended, row, seconds, answer, trace_id)
         return answer
 
-    async def _read_large(self, row: Row, caller: Caller, body: bytes) -> Any:
+    async def _read_large(self, row: Row, caller: Caller, body: bytes) -> dict[str, Any]:
         """Parse a request, unless it is too large or not for its sender. In a short one a wrong field is named first:
         reading it costs nothing."""
         if row.size is SizeClass.SMALL:
@@ -314,7 +313,9 @@ class Dispatcher:
         try:
             await exact_json.check_cost(body, self.max_values, "the request")
             payload = exact_json.read_object(body)
-            await asyncio.sleep(0)  # other tasks run between parsing 8 MiB and what the handler does with it
+            await asyncio.sleep(0)  # others run between these, each of which may take 30 ms
+            exact_json.check_depth(payload)
+            await asyncio.sleep(0)
         finally:
             self.unparsed -= 1
         return payload
