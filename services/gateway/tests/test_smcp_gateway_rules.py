@@ -295,3 +295,11 @@ async def test_the_capabilities_of_a_join_are_listed(nats_url: str) -> None:
         listed = await anna.call("server:list_room", {"agent": "anna", "req_id": "r", "office_id": OFFICE})
         shown = {session["name"]: session.get("capabilities") for session in listed["sessions"]}
         assert shown == {"anna": None, "box": capabilities}
+
+
+async def test_capabilities_that_are_too_long_are_refused_by_name(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as box:
+        request = {"role": "computer", "name": "box", "office_id": OFFICE}
+        joined = await box.call("server:join_office", {**request, "capabilities": {"x": [[]] * 8000}})
+        assert joined[:2] == [False, "400 capabilities: are longer than 16384 bytes"]
+        assert await box.call("server:join_office", {**request, "capabilities": {"x": [[]] * 5000}}) == [True, None]

@@ -7,7 +7,7 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.headers import AFTER, CLAIM, ERROR, REQ_ID
+from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, REQ_ID
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
 from smcp_proto.errors import Malformed, NotInOffice
 from smcp_registry.app import handled_once
@@ -15,6 +15,8 @@ from smcp_testing.member_process import member_process, observe
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.registry_world import asking, registries, send
 from smcp_testing.waiting import eventually
+
+OWNER = {"session": "s", "credential": "c", "process": "p", "incarnation": "i", "identity": "i"}
 
 
 @pytest.mark.rule("answers.rooms.list.both-roles", "answers.rooms.list.own-office")
@@ -55,6 +57,9 @@ async def test_a_join_whose_body_names_another_seat_is_refused_and_names_the_fie
         Claim(session="s", credential="c", process="a.b", incarnation="i", identity="i").model_dump_json(),
         Claim(session="s", credential="", process="p", incarnation="i", identity="i").model_dump_json(),
         Claim(session="s" * 513, credential="c", process="p", incarnation="i", identity="i").model_dump_json(),
+        Claim(**OWNER, a2c_version="4" * 513).model_dump_json(),
+        Claim(**OWNER, capabilities={"x": [[]] * 8000}).model_dump_json(),
+        Claim(**OWNER, capabilities={"x": [[]] * 80_000}).model_dump_json(),
     ],
 )
 async def test_a_claim_with_an_unusable_owner_name_is_malformed(nats_url: str, claim: str | None) -> None:
@@ -189,6 +194,17 @@ async def test_an_update_without_a_computer_name_is_published_with_it(nats_url: 
         assert [(told, orjson.loads(body)) for told, body in observer.notices] == [
             (verb, {"computer": "机器 1", "more": [1]})
         ]
+
+
+async def test_a_long_id_of_a_notification_is_not_passed_on(nats_url: str) -> None:
+    heard: asyncio.Queue[Incoming] = asyncio.Queue()
+    async with registries(nats_url, count=1), member_process(nats_url) as member, asking(nats_url) as bus:
+        await member.join("lab", "computer", "pc")
+        await bus.listen(subjects.notify("lab", "update_config"), heard.put)
+        long = {NOTIFICATION_ID: "1" * 500_000}
+        assert await send(bus, "lab", "computer", "pc", "update_config", {"computer": "pc"}, **long) is None
+        async with asyncio.timeout(10):
+            assert len((await heard.get()).headers[NOTIFICATION_ID]) <= 64
 
 
 @pytest.mark.rule("answers.capabilities.update", "answers.resources.capabilities")

@@ -39,7 +39,8 @@ from pydantic_core import from_json
 from smcp_bus.exact_json import written
 from smcp_proto.catalog import COMPUTER, MEMBER, Ack, Row, SizeClass, TimeClass
 from smcp_proto.member_names import Name, Role
-from smcp_proto.schemas import SessionInfo
+from smcp_proto.schemas import Capabilities, SessionInfo
+from smcp_proto.validation import refused
 
 LONGEST_TEXT: Final = 4096
 """Characters of a text of an approval: the Computer has cut it to 256 (`smcp_bus.audit`), and escaped some."""
@@ -59,6 +60,17 @@ JsonText = Annotated[
     PlainSerializer(from_json),
 ]
 """Any JSON, in memory as its text: parsed, what a hostile member says may take 20 times as much."""
+
+LONGEST_CAPABILITIES: Final = 16 * 1024
+"""Bytes. Of 200 MCP servers they fit. Each join and list parses them: 64 KB of `[]` take 20 ms of all processes."""
+
+
+def capabilities_text(capabilities: Capabilities) -> bytes:
+    """Raises Malformed."""
+    text = written(capabilities.model_dump(exclude_unset=True))
+    if len(text) > LONGEST_CAPABILITIES:
+        raise refused("capabilities", f"are longer than {LONGEST_CAPABILITIES} bytes")
+    return text
 
 
 class Claim(_Contract):

@@ -13,7 +13,7 @@ from smcp_bus import exact_json
 from smcp_bus.bus import BusError
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
+from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, capabilities_text
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
@@ -88,7 +88,7 @@ class Rooms:
         membership = session.membership if session is not None else None
         if isinstance(request, UpdateCapabilitiesReq) and membership is not None and membership.office == caller.office:
             # if the registry loses the record, the claim restores it
-            update = {"capabilities": exact_json.written(request.capabilities.model_dump(exclude_unset=True))}
+            update = {"capabilities": capabilities_text(request.capabilities)}
             membership.claim = membership.claim.model_copy(update=update)
 
     async def tool_progress(self, request: ToolProgressReq, call: Call) -> None:

@@ -11,10 +11,9 @@ from typing import Final
 import orjson
 
 from smcp_bus.bus import BusError, ConnectionLost, TransferFailed
-from smcp_bus.exact_json import written
 from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Claim, Joined
+from smcp_bus.registry_contract import Claim, Joined, capabilities_text
 from smcp_gateway.audit import Audit, LeftMeanwhile
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallTable, PendingCall
@@ -66,9 +65,9 @@ class Memberships:
         if present is not None and session.role == "agent":
             raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
         seat: SeatKey = (request.office_id, request.role, request.name)
+        claim = claim_for(self.registry, session, request, announce=present is None)
         office = await self.offices.hold(request.office_id)
         office.expect(session)
-        claim = claim_for(self.registry, session, request, announce=present is None)
         session.joining, session.joining_seat = claim.incarnation, seat
         generation, gate = self.generations.current, self.computers.generation
         claimed, announced = False, True
@@ -295,7 +294,7 @@ def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeRe
         identity=identity_of(session, request),
         a2c_version=session.a2c_version,
         announce=announce,
-        capabilities=None if capabilities is None else written(capabilities.model_dump(exclude_unset=True)),
+        capabilities=None if capabilities is None else capabilities_text(capabilities),
     )
 
 

@@ -9,8 +9,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from smcp_bus.dispatch import Call
+from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import AFTER, CLAIM
-from smcp_bus.registry_contract import Claim
+from smcp_bus.registry_contract import LONGEST_CAPABILITIES, Claim
 from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotInOffice, Unavailable
 from smcp_proto.member_names import Role, check_name
 from smcp_registry.member_records import record_key
@@ -93,8 +94,8 @@ def named(call: Call) -> tuple[str, Role, str]:
 
 def claim_of(call: Call) -> Claim:
     header = call.headers.get(CLAIM)
-    if header is None:
-        raise Malformed(f"the header {CLAIM} is missing", details={"field": CLAIM})
+    if header is None or len(header) > SMALL_BYTES:
+        raise Malformed(f"the header {CLAIM} is missing or too long", details={"field": CLAIM})
     try:
         claim = Claim.model_validate_json(header)
     except ValidationError:
@@ -110,6 +111,8 @@ def check_claim(claim: Claim) -> None:
         value: str = getattr(claim, field)
         if not 1 <= len(value) <= LONGEST:
             raise Malformed(f"a claim's {field} has 1 to {LONGEST} characters", details={"field": CLAIM})
+    if len(claim.a2c_version or "") > LONGEST or len(claim.capabilities or b"") > LONGEST_CAPABILITIES:
+        raise Malformed("a claim's a2c_version or capabilities are too long", details={"field": CLAIM})
 
 
 def check_process(credential: str, process: str) -> None:

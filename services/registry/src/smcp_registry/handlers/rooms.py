@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel, TypeAdapter
 
-from smcp_bus import exact_json, subjects
+from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
@@ -39,6 +39,7 @@ from smcp_bus.registry_contract import (
     Room,
     RoomMember,
     RoomQuestion,
+    capabilities_text,
 )
 from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
@@ -46,7 +47,6 @@ from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, 
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import (
     AgentCallData,
-    Capabilities,
     EnterOfficeReq,
     Envelope,
     LeaveOfficeReq,
@@ -94,7 +94,7 @@ class Handlers:
             raise NotAllowed("office_id is not the sender's own", details={"field": "office_id"})
         claim = claim_of(call)
         if claim.capabilities is None and request.capabilities is not None:
-            claim = claim.model_copy(update={"capabilities": _text(request.capabilities)})
+            claim = claim.model_copy(update={"capabilities": capabilities_text(request.capabilities)})
         until = call.deadline - LAST_S
         decision, stored = await self.seats.claim(office, role, name, claim, until=until, from_silent=True)
         if decision.action is Action.REFUSE:
@@ -178,16 +178,10 @@ class Handlers:
         return Offices(offices=[self._summary(office) for office in page], more=len(names) > len(page))
 
     def _summary(self, office: str) -> OfficeSummary:
-        entry = self.callers.view.agent(office)
-        agent = entry.record if entry is not None and entry.record.announced else None
-        members = [each.record for each in self.callers.view.members(office)]
-        computers = sum(each.announced for each in members if each.role == "computer")
-        return OfficeSummary(
-            office=office,
-            agent=agent and agent.name,
-            since=agent and time_of(agent.since),
-            computers=computers,
-        )
+        members = [each.record for each in self.callers.view.members(office) if each.record.announced]
+        agent = next((each for each in members if each.role == "agent"), None)
+        name, since = (None, None) if agent is None else (agent.name, time_of(agent.since))
+        return OfficeSummary(office=office, agent=name, since=since, computers=len(members) - (agent is not None))
 
     async def show_room(self, request: RoomQuestion, call: Call) -> Room:
         """For operators: the members of an office, Agent first. An office is there while it has members."""
@@ -228,8 +222,8 @@ class Handlers:
 
     async def update_capabilities(self, request: UpdateCapabilitiesReq, call: Call) -> None:
         office, _, name = named(call)
-        member = await self.callers.member(call)
-        await self.seats.amend(office, "computer", name, member.record, capabilities=_text(request.capabilities))
+        member, text = await self.callers.member(call), capabilities_text(request.capabilities)
+        await self.seats.amend(office, "computer", name, member.record, capabilities=text)
         await self.update(request, call)
 
     async def tool_call_cancel(self, request: AgentCallData, call: Call) -> None:
@@ -240,7 +234,8 @@ class Handlers:
 
     async def _publish(self, call: Call, verb: str, body: bytes) -> None:
         subject = subjects.notify(named(call)[0], verb)
-        kept = {name: value for name, value in call.headers.items() if name in (NOTIFICATION_ID, SUBJECT)}
+        # 32 hex digits each: gateways keep the last 64 ids of an office, and a Computer may write any
+        kept = {name: call.headers.get(name, "")[:64] for name in (NOTIFICATION_ID, SUBJECT) if name in call.headers}
         with sending(subject) as carried:
             await self.bus.publish(subject, body, headers={**kept, **carried})
 
@@ -293,10 +288,6 @@ class Handlers:
 def _stands(stored: Entry | StoredMember, outcome: AssertOutcome = AssertOutcome.UNCHANGED) -> AssertedMember:
     tenure = None if stored.record is None else stored.record.tenure
     return AssertedMember(outcome=outcome, revision=stored.revision, tenure=tenure)
-
-
-def _text(capabilities: Capabilities) -> bytes:
-    return exact_json.written(capabilities.model_dump(exclude_unset=True))
 
 
 def _process(call: Call) -> tuple[str, str]:
