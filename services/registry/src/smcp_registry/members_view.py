@@ -126,10 +126,6 @@ class MembersView(View):
     def offices(self) -> Set[str]:
         return self._offices.keys()
 
-    def agent(self, office: str) -> Entry | None:
-        """The office's Agent, also one that is not announced yet."""
-        return self._entries.get(record_key(office, "agent", ""))
-
     def moving(self) -> Mapping[str, Entry]:
         """The members that are marked as moving, also those whose time is over, by key."""
         return {key: entry for key, entry in self._entries.items() if entry.record.moving}

@@ -315,19 +315,16 @@ def _kept_secret(name: str, path: Path) -> str | None:
 
 def _kept_cluster_secret(out: Path) -> str | None:
     path = out / "cluster-secret"
-    try:
-        secret = _kept(path)
-    except UnicodeDecodeError:
-        secret = ""
+    secret = _kept(path, errors="replace")
     if secret is not None and not re.fullmatch(r"[A-Za-z0-9_-]+\s*", secret):
         raise NatsConfigError(f"{path}: not the secret of a cluster; remove it for a new one")
     return None if secret is None else secret.strip()
 
 
-def _kept(path: Path) -> str | None:
+def _kept(path: Path, errors: str = "strict") -> str | None:
     """The text of an existing file; None where there is none."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8", errors=errors)
     except FileNotFoundError:
         return None
     except OSError as error:
