@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args
 
-import orjson
 import typer
 from pydantic import BaseModel
 
@@ -34,7 +33,7 @@ from smcp_service.cli import print_command
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import configure_logging
 from smcp_service.settings import LogLevel, ServiceSettings, SettingsError, load_settings
-from smcp_standalone.audit_reader import Duplicates
+from smcp_standalone.audit_reader import Duplicates, Line
 
 SHOWN: Final = (
     *("at", "kind", "office", "role", "name", "computer", "tool"),
@@ -188,8 +187,8 @@ def watch(
 
         async def hear(incoming: Incoming) -> None:
             nonlocal shown
-            record = _read(incoming.body)
-            if stop.is_set() or "kind" not in record or duplicates.seen_before(record):
+            record = Line(incoming.body, "").read()
+            if stop.is_set() or isinstance(record, str) or duplicates.seen_before(record):
                 return
             event = {field: record.get(field) for field in SHOWN}
             typer.echo(printable_json(event, indent=None) if as_json else _line(event))
@@ -268,14 +267,6 @@ def _look(show: Callable[[NatsBus, asyncio.Event], Awaitable[None]]) -> None:
             await show(bus, stop)
 
     print_command(main)
-
-
-def _read(body: bytes) -> dict[str, Any]:
-    try:
-        record = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _check(office: str) -> None:
