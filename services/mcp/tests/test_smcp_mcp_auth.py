@@ -317,7 +317,7 @@ def test_an_issuer_that_clients_cannot_find_is_refused_at_the_start() -> None:
     with pytest.raises(SettingsError, match="SMCP_AUTH_ISSUER: must be a URL when SMCP_MCP_PUBLIC_URL is set"):
         check_access(McpSettings(**chosen))
     for wrong in ("mcp.example", "ftp://mcp.example", "https://mcp.example/path", "https://mcp.example?x=1"):
-        with pytest.raises(ValidationError, match="has to be a URL without a path"):
+        with pytest.raises(ValidationError, match="is not a URL without a path"):
             McpSettings(mcp_public_url=wrong)
 
 

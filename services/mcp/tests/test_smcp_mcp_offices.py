@@ -3,13 +3,14 @@
 import asyncio
 import gzip
 import json
+import math
 import socket
 from typing import Any
 
 import aiohttp
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, ResourceLink, TextContent, TextResourceContents
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, ResourceLink, TextContent, TextResourceContents
 from pydantic import ValidationError
 from yarl import URL
 
@@ -283,10 +284,10 @@ SESSION = {"Mcp-Session-Id": "of-nobody"}
 @pytest.mark.parametrize(
     ("method", "body", "version", "headers", "status", "why"),
     [
-        ("POST", b"{bad", "2025-11-25", {}, 400, "method: is missing"),
+        ("POST", b"{bad", "2025-11-25", {}, 400, "the request is not JSON"),
         ("POST", json.dumps(PING).encode(), "2025-11-25", {}, 400, "method: has to be `initialize`"),
-        ("POST", b"[1]", "2026-07-28", {}, 400, "method: is missing"),
-        ("POST", b"{bad", "2026-07-28", {}, 400, "method: is missing"),
+        ("POST", b"[1]", "2026-07-28", {}, 400, "the request is not a JSON object"),
+        ("POST", b"{bad", "2026-07-28", {}, 400, "the request is not JSON"),
         ("GET", json.dumps(INITIALIZE).encode(), "2025-11-25", {}, 400, "method: is missing"),
         ("POST", json.dumps(PING).encode(), "2026-07-28", {}, 404, "Method not found"),
         ("POST", json.dumps(INITIALIZE).encode(), "banana", {}, 400, "Unsupported protocol version"),
@@ -305,6 +306,34 @@ async def test_a_request_that_no_client_begins_with_takes_no_seat(
             assert response.status == status
             assert (await response.json())["error"]["message"].startswith(why)
         assert not gateway.received
+
+
+LISTEN = {"jsonrpc": "2.0", "id": 7, "method": "subscriptions/listen", "params": {"notifications": {}, "_meta": META}}
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_a_body_that_is_no_message_is_400_and_says_why(version: str) -> None:
+    headers = {**HEADERS, "Content-Type": "application/json", "Mcp-Protocol-Version": version}
+    headers["Mcp-Method"] = "subscriptions/listen"
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        async with http.post(service.office(), json=INITIALIZE, headers=HEADERS) as response:
+            assert response.status == 200  # the office is held
+        for body, id_, why in (
+            (b"[]", None, "the request is not a JSON object"),
+            (b"", None, "jsonrpc: is missing"),
+            (json.dumps(PING | {"params": []}).encode(), 7, "params: must be an object"),
+            (json.dumps(PING | {"jsonrpc": "1.0"}).encode(), 7, "jsonrpc: must be '2.0'"),
+            (json.dumps(PING | {"id": 1.5}).encode(), None, "id: must be a string or a whole number"),
+            (b'{"jsonrpc": "2.0", "id": 7, "result": 5}', None, "result: must be an object"),
+            # the MCP SDK reads these, and would open streams that do not count as such
+            (json.dumps(LISTEN | {"x": math.nan}).encode(), None, "the request is not JSON"),
+            (json.dumps(LISTEN | {"x": "\ud83d"}).encode(), None, "x: holds half of a surrogate pair"),
+        ):
+            async with http.post(service.office(), data=body, headers=headers) as response:
+                assert response.status == 400, body
+                said = await response.json()
+            assert (said["id"], said["error"]["code"]) == (id_, INVALID_REQUEST)
+            assert said["error"]["message"].startswith(why)
 
 
 LONG = "".join(f"line {number}\n" for number in range(200))

@@ -41,12 +41,13 @@ from smcp_service.http_limits import IDLE_S, forbidden_header
 from smcp_service.lifecycle import background, cannot_listen
 from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
+from smcp_service.settings import listed
 
 HANDOVER_S: Final = 12.0
 """How long a request waits for the seat of a replica that has died: a gateway notices a dead client within 10 s."""
-FIRST_PAUSE_S: Final = 0.02
-LONGEST_PAUSE_S: Final = 0.5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 """Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
+NOT_HELD: Final = "this replica does not hold the seat of the office"
 _PATH: Final = "/mcp/"
 
 
@@ -87,14 +88,14 @@ class McpEndpoint(BaseRoute):
     async def _answer(self, exchange: BufferedRequest) -> str:
         request = exchange.request
         if (refusal := forbidden_header(request.headers, self._hosts, self._settings.origins)) is not None:
-            await exchange.refuse(403, refusal[1], code=INVALID_REQUEST, data={"field": refusal[0]})
-            return "refused"
+            return await exchange.refuse(403, refusal[1], code=INVALID_REQUEST, data={"field": refusal[0]})
         try:
             office = office_of(request.scope)
             check_query(request)
         except Malformed as error:
-            await exchange.refuse(400, error.message, code=INVALID_REQUEST, data={"field": error.details["field"]})
-            return "refused"
+            return await exchange.refuse(
+                400, error.message, code=INVALID_REQUEST, data={"field": error.details["field"]}
+            )
         with bind_call(office=office):
             return await self._answer_for(exchange, office)
 
@@ -106,20 +107,16 @@ class McpEndpoint(BaseRoute):
         holder = self._access.holder(request, office)
         connected = let_in(request.scope, self._quotas, holder)
         if exchange.passed_on and self._offices.held(office) is None:
-            return await self._refuse_not_held(exchange)  # without counting it or reading its body
+            return await exchange.refuse(421, NOT_HELD)  # without counting it or reading its body
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            await exchange.refuse(415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST)
-            return "refused"
+            return await exchange.refuse(
+                415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST
+            )
         try:
             with self._count_request(exchange, holder, connected=connected) as count_as_stream:
                 return await self._answer_counted(exchange, office, count_as_stream)
         except RateLimited as error:
-            await exchange.refuse(429, error.message, code=INVALID_REQUEST, data=error.details)
-            return "refused"
-
-    async def _refuse_not_held(self, exchange: BufferedRequest) -> str:
-        await exchange.refuse(421, "this replica does not hold the seat of the office")
-        return "refused"
+            return await exchange.refuse(429, error.message, code=INVALID_REQUEST, data=error.details)
 
     @contextmanager
     def _count_request(
@@ -148,21 +145,16 @@ class McpEndpoint(BaseRoute):
         with self._bodies.of(self._access.subject(exchange.request)) as hold:
             try:
                 await exchange.read(settings.max_request, settings.max_values, hold)
-            except TooLarge as error:
-                await exchange.refuse(int(error.code), error.message, code=INVALID_REQUEST, data=error.details)
-                return "refused"
+            except (Malformed, TooLarge) as error:
+                return await exchange.refuse(int(error.code), error.message, code=INVALID_REQUEST, data=error.details)
             except TimeoutError:
-                await exchange.refuse(408, f"the body did not come within {BODY_S:g} s", code=INVALID_REQUEST)
-                return "refused"
+                return await exchange.refuse(408, f"the body did not come within {BODY_S:g} s", code=INVALID_REQUEST)
             if exchange.streams:
                 count_as_stream()
-            return await self._answer_read(exchange, office)
-
-    async def _answer_read(self, exchange: BufferedRequest, office: str) -> str:
-        served = self._served_or_failed(exchange, office)
-        if (outcome := await self._access.while_valid(exchange.request, served, streams=exchange.streams)) is None:
-            await exchange.break_off("the token was revoked, or has expired")
-        return outcome or "failed"
+            served = self._served_or_failed(exchange, office)
+            if (outcome := await self._access.while_valid(exchange.request, served, streams=exchange.streams)) is None:
+                await exchange.break_off("the token was revoked, or has expired")
+            return outcome or "failed"
 
     async def _served_or_failed(self, exchange: BufferedRequest, office: str) -> str:
         try:
@@ -194,12 +186,13 @@ class McpEndpoint(BaseRoute):
         while True:
             if (held := self._offices.held(office)) is None:
                 if exchange.passed_on:
-                    return await self._refuse_not_held(exchange)
+                    return await exchange.refuse(421, NOT_HELD)
                 known = self._peers.known.get(office)
                 if known is not None and await self._peers.pass_on(exchange, office, known):
                     return "peer"
-                if exchange.has_session:
-                    return await self._answer_session_elsewhere(exchange, office)
+                if exchange.has_session:  # only the replica that holds the seat knows it: do not join
+                    found = await self._pass_on_to_holder(exchange, office)
+                    return "peer" if found else await exchange.refuse(404, "Session not found", code=INVALID_REQUEST)
                 exchange.check_first_request()
                 try:
                     held = await self._offices.join(office, self._access.holder(exchange.request, office))
@@ -214,13 +207,6 @@ class McpEndpoint(BaseRoute):
                     continue
             await held.answer(exchange)
             return "here"
-
-    async def _answer_session_elsewhere(self, exchange: BufferedRequest, office: str) -> str:
-        """Only the replica that holds the seat knows a session: ask the peers, or answer 404. Do not join."""
-        if await self._pass_on_to_holder(exchange, office):
-            return "peer"
-        await exchange.refuse(404, "Session not found", code=INVALID_REQUEST)
-        return "refused"
 
     async def _pass_on_to_holder(self, exchange: BufferedRequest, office: str) -> bool:
         """Pass the request on to the peer that holds the seat. False: none does."""
@@ -256,7 +242,7 @@ async def open_mcp(
     """
     host, port = settings.mcp_host, settings.mcp_port
     access = Authorization(settings)
-    async with background() as tasks, open_peers(settings.peers) as peers:
+    async with background() as tasks, open_peers(listed(settings.mcp_peers)) as peers:
         quotas = Quotas(settings.quotas, burst_s=settings.quota_burst_s, clock=asyncio.get_running_loop().time)
         offices = Offices(settings, access, quotas, tasks)
         tasks.start(access.run(), name="access")

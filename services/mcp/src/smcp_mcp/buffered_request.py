@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from smcp_agent.mcp.bridge import check_message
 from smcp_bus import exact_json
 from smcp_proto.errors import TooLarge
 
@@ -90,6 +91,7 @@ class BufferedRequest:
             hold: called with the size of each part before it is kept; its exceptions are passed on.
 
         Raises:
+            Malformed: it is no message of JSON-RPC.
             TooLarge: it has more bytes than `limit`, or holds more than `max_values`; or the client is gone.
             TimeoutError: the body was not complete within `BODY_S`.
         """
@@ -107,9 +109,11 @@ class BufferedRequest:
         self.body = bytes(body)
         self.count_bytes(len(body))
         await exact_json.check_cost(self.body, max_values, "the request")
-        message = self._message()
+        message = exact_json.read_object(self.body)
         self.method, given = message.get("method"), message.get("id")
-        self._id = given if isinstance(given, str | int) else None
+        self._id = given if "method" in message and type(given) in (str, int) else None
+        if self.request.method == "POST":
+            check_message(message)
         self.streams = self.request.method == "GET" or self.method == _LISTEN
         await asyncio.sleep(0)  # the MCP SDK parses the body again: let other tasks run first
 
@@ -170,10 +174,10 @@ class BufferedRequest:
 
     async def refuse(
         self, status: int, message: str, *, code: int = INTERNAL_ERROR, data: Mapping[str, Any] | None = None
-    ) -> None:
+    ) -> str:
         """Answer with a JSON-RPC error. Where the answer has begun, it ends the stream of events, or the connection.
 
-        `retry_after_s` in `data` becomes the header `Retry-After`, too, in whole seconds.
+        `retry_after_s` in `data` becomes the header `Retry-After`, too, in whole seconds. Returns `refused`.
         """
         error = {"code": code, "message": message} | ({"data": data} if data else {})
         body = orjson.dumps({"jsonrpc": "2.0", "id": self._id, "error": error})
@@ -189,6 +193,7 @@ class BufferedRequest:
             await self.send_body(body, more=False)
         elif self._events and self._whole:
             await self.send_body(b"event: message\r\ndata: " + body + b"\r\n\r\n", more=False)
+        return "refused"
 
     async def break_off(self, why: str) -> None:
         """End the answer to a request whose outcome is not known."""
@@ -198,11 +203,3 @@ class BufferedRequest:
             await self.send_body(b"", more=False)
         else:
             await self.refuse(503, why)
-
-    def _message(self) -> dict[str, Any]:
-        """The JSON-RPC message in the body; empty where there is none."""
-        try:
-            found = orjson.loads(self.body)
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}

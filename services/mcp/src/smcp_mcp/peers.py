@@ -110,8 +110,7 @@ class Peers:
             _log.info("a peer cannot be reached", peer=str(peer.url), error=type(error).__name__)
             return "unreachable"
         except ValueError:  # aiohttp refuses the control characters in headers that uvicorn lets pass
-            await exchange.refuse(400, "a header has a control character", code=INVALID_REQUEST)
-            return "refused"
+            return await exchange.refuse(400, "a header has a control character", code=INVALID_REQUEST)
         except (aiohttp.ClientError, TimeoutError) as error:
             _log.warning("a peer broke off its answer", peer=str(peer.url), error=type(error).__name__)
             await exchange.break_off("the replica that held the office is gone")

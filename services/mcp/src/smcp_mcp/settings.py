@@ -30,13 +30,16 @@ def _gateways(value: str) -> str:
     return value
 
 
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in _HTTP or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError(f"{without_login(url)!r} is not a URL without a path, such as https://mcp.example.com")
+    _ = parts.port  # raises a ValueError of its own when it is not a port
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
 def _peers(value: str) -> str:
-    for url in listed(value):
-        parts = urlsplit(url)
-        if parts.scheme not in _HTTP or not parts.hostname or parts.path.strip("/"):
-            raise ValueError(f"{without_login(url)!r} is not a URL without a path, such as http://smcp-mcp-peers:8001")
-        _ = parts.port  # raises a ValueError of its own when it is not a port
-    return value
+    return ",".join(map(_origin, listed(value)))
 
 
 def _token(value: SecretStr) -> SecretStr:
@@ -45,14 +48,6 @@ def _token(value: SecretStr) -> SecretStr:
     except Malformed as error:
         raise ValueError(error.message.partition(": ")[2]) from None
     return value
-
-
-def _public_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in _HTTP or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise ValueError("has to be a URL without a path, such as https://mcp.example.com")
-    _ = parts.port  # raises a ValueError of its own when it is not a port
-    return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
 class McpSettings(AuthSettings, QuotaSettings):
@@ -69,7 +64,7 @@ class McpSettings(AuthSettings, QuotaSettings):
     )
     mcp_host: BindHost = Field(default="127.0.0.1", description="where MCP clients connect")
     mcp_port: Port = Field(default=8001, description="port for MCP clients, at /mcp/{office}; 0 takes any free one")
-    mcp_public_url: Annotated[str, AfterValidator(_public_url)] | None = Field(
+    mcp_public_url: Annotated[str, AfterValidator(_origin)] | None = Field(
         default=None,
         description="public URL, without a path. Needed for OAuth: clients find the issuer there, and `aud` may "
         "be the URL of one office",
@@ -104,10 +99,6 @@ class McpSettings(AuthSettings, QuotaSettings):
     @property
     def gateways(self) -> tuple[str, ...]:
         return listed(self.url)
-
-    @property
-    def peers(self) -> tuple[str, ...]:
-        return listed(self.mcp_peers)
 
     @property
     def gateway_token(self) -> Token | None:

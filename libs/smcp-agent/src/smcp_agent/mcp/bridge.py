@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from importlib.metadata import version
 from typing import Any, Final, cast
@@ -23,20 +23,23 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions
 from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from smcp_agent import events
 from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import ConnectionLost, SmcpError
+from smcp_agent.errors import ConnectionLost, Malformed, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
 from smcp_agent.mcp import calls
 from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, as_sent, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool
-from smcp_proto.validation import mended
+from smcp_proto.validation import malformed, mended, refused
 
 FIRST_TOOLS_S: Final = 5.0
 """How long the first list waits for Computers that do not answer; their tools are announced when they come."""
@@ -279,6 +282,19 @@ async def _begin_trace(ctx: Context, call_next: CallNext) -> HandlerResult:
         otel_context.detach(token)
 
 
+def check_message(message: object) -> None:
+    """Raises Malformed: it is no message of JSON-RPC. The MCP SDK would not answer it, or with the text of pydantic."""
+    kinds: dict[str, type[BaseModel]]
+    kinds = {"result": types.JSONRPCResponse, "error": types.JSONRPCError, "id": types.JSONRPCRequest}
+    given = message if isinstance(message, dict) else {}
+    if "method" in given and type(given.get("id", 0)) not in (int, str):
+        raise refused("id", "must be a string or a whole number")
+    try:
+        next((kinds[each] for each in kinds if each in given), types.JSONRPCNotification).model_validate(message)
+    except ValidationError as error:
+        raise malformed(error) from None
+
+
 async def serve_stdio(
     agent: SmcpAgent, *, timeout: float, listing: ToolListOptions, max_chars: int | None = None
 ) -> bool:
@@ -286,7 +302,8 @@ async def serve_stdio(
 
     Raises SmcpError: as `SmcpAgent` on entering.
     """
-    stdin = None if sys.platform == "win32" else cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
+    lines = _lines(sys.stdin.fileno(), lambda refusal: streams[1].send(refusal))  # noqa: PLW0108 -- it comes later
+    stdin = None if sys.platform == "win32" else cast("anyio.AsyncFile[str]", lines)
     async with agent:
         many = len(agent.computers())
         there = "1 Computer" if many == 1 else f"{many} Computers"
@@ -300,7 +317,7 @@ async def serve_stdio(
     return True
 
 
-async def _lines(stdin: int) -> AsyncIterator[str]:
+async def _lines(stdin: int, answer: Callable[[SessionMessage], Awaitable[None]]) -> AsyncIterator[str]:
     """The lines of standard input. SIGTERM cannot cancel the thread in which the MCP SDK waits for one."""
     rest = bytearray()
     chunk = b"\n"
@@ -315,4 +332,22 @@ async def _lines(stdin: int) -> AsyncIterator[str]:
                 text = line.decode("utf-8", "replace")
                 with suppress(ValueError):  # the MCP SDK would drop a line with half of a surrogate pair
                     text = mended(text) if r"\ud" in text.lower() else text
-                yield text
+                if text.strip() and (refusal := _refusal(text)) is not None:
+                    await answer(refusal)
+                else:
+                    yield text
+
+
+def _refusal(text: str) -> SessionMessage | None:
+    """The answer to a line that is no message; None: it is one."""
+    message = None
+    try:
+        check_message(message := from_json(text))
+        return None  # noqa: TRY300
+    except ValueError:
+        error = types.ErrorData(code=types.PARSE_ERROR, message="the line is not JSON")
+    except Malformed as wrong:
+        error = types.ErrorData(code=types.INVALID_REQUEST, message=wrong.message, data=wrong.details)
+    id_ = message.get("id") if isinstance(message, dict) and "method" in message else None
+    id_ = id_ if type(id_) in (int, str) else None
+    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=id_, error=error))
