@@ -133,7 +133,8 @@ def test_smcp_mcp_takes_its_settings_and_requires_a_key(monkeypatch: pytest.Monk
             monkeypatch.setenv(variable, value)
         settings = load_settings(McpSettings)
         check_access(settings)
-        assert set(settings.mcp_peers.split(",")) == {f"http://{peer}:{settings.mcp_port}" for peer in ("mcp-1", "mcp-2")}
+        peers = {f"http://{peer}:{settings.mcp_port}" for peer in ("mcp-1", "mcp-2")}
+        assert set(settings.mcp_peers.split(",")) == peers
         assert set(settings.gateways) == {"http://gateway-1:8000", "http://gateway-2:8000"}
 
 
