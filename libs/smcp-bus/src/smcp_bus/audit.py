@@ -79,7 +79,6 @@ class Event:
     """The name of the refused event; the id of a key; or `REPEATED`."""
     why: str | None = None
     arguments: Any = None
-    """Of a call."""
     args_sha256: str | None = None
     result: bytes | None = field(default=None, repr=False)
     request_bytes: int | None = None
@@ -262,11 +261,9 @@ class Trail:
         self._send_again(list(islice(self._waiting, SENT_AGAIN)))
 
     def _send_again(self, numbers: list[int]) -> None:
-        if self.sink is None:
-            return
         self._last_again = numbers[-1] if numbers else 0
         for number in numbers:
-            if (waiting := self._waiting.get(number)) is not None:
+            if self.sink is not None and (waiting := self._waiting.get(number)) is not None:
                 waiting.sent_at = self._loop.time()
                 self.sink.send(number, waiting.subject, waiting.record)
 
