@@ -37,7 +37,7 @@ ABSENT_S: Final = 5.0
 MAX_KEYS: Final = 100_000
 """Ended calls, and tombstones, at most (see `surplus`)."""
 RUNNING_BYTES: Final = 256 * 1024 * 1024
-"""Of the parameters of calls that run, shared per office: they stay also where their callers have gone."""
+"""The most that the parameters of running calls take, shared per office. They stay if their callers have gone."""
 ANSWERED_S: Final = 0.3
 """How long the answer of a call that has ended may be on its way (seconds)."""
 HELD_BEFORE_S: Final = 5.0

@@ -81,7 +81,7 @@ class EndedCall:
     failed: bool = False
     """It ended with an error."""
     runs_again: bool = False
-    """That says that nothing was run."""
+    """That error says that nothing was run, so a repeat of the call runs."""
 
 
 Stop = Callable[[str], None]

@@ -45,7 +45,8 @@ from smcp_service.settings import listed
 
 HANDOVER_S: Final = 12.0
 """How long a request waits for the seat of a replica that has died: a gateway notices a dead client within 10 s."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 0.5
 """Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
 NOT_HELD: Final = "this replica does not hold the seat of the office"
 _PATH: Final = "/mcp/"
