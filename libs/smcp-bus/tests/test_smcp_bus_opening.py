@@ -4,10 +4,12 @@ import asyncio
 import json
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import uvloop
 
 from smcp_bus.bus import NotConnected
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
@@ -70,10 +72,7 @@ async def test_an_opening_that_is_cancelled_leaves_nothing() -> None:
                 raise AssertionError("it opened")
 
 
-async def test_an_opening_ends_at_whatever_moment_it_is_cancelled(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = NatsServer(tmp_path / "nats")
+async def cancel_an_opening_at_each_moment(server: NatsServer) -> None:
     await server.start()
     opened = False
 
@@ -92,11 +91,19 @@ async def test_an_opening_ends_at_whatever_moment_it_is_cancelled(
                 break
             opening.cancel()
             await asyncio.wait({opening}, timeout=10)
-            assert opening.cancelled(), f"cancelled after {moment} rounds of the loop, it opened"
+            assert opening.cancelled(), f"cancelled after {moment} rounds of the loop: {opening!r}"
         assert moment > 5
-        assert caplog.messages == []
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_opening_ends_at_whatever_moment_it_is_cancelled(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(cancel_an_opening_at_each_moment(NatsServer(tmp_path / "nats")))
+    assert caplog.messages == []
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> int:

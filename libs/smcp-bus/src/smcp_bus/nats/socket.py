@@ -41,7 +41,7 @@ def drop(transport: asyncio.WriteTransport) -> None:
     the kernel would bring it, up to minutes after its senders got an error."""
     sock = transport.get_extra_info("socket")
     if sock is not None and not transport.is_closing():
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # ValueError: uvloop has closed it, unsaid, as its opening was cancelled
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
     transport.abort()
 
