@@ -1,7 +1,7 @@
 """Offices whose transfers do not end take no room from others."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
@@ -150,13 +150,11 @@ UNWELCOME = {
     "gone": (chunk_head(GONE), b""),
     "nobody": (b"NATS/1.0 503\r\n\r\n", b""),
 }
-ENDINGS = st.sampled_from(
-    ["chunk", "chunk", "chunk", "again", "wrong", "gone", "nobody", "late", "lost", "cancelled", "admitted"]
-)
+ENDINGS = st.sampled_from(["chunk", "chunk", "chunk", "again", "wrong", "gone", "nobody", "late", "lost", "cancelled"])
 
 
-@given(steps=st.lists(st.tuples(st.integers(0, 2), ENDINGS), max_size=40), waits=st.lists(st.booleans(), min_size=3))
-async def test_a_body_gives_its_shares_back_however_it_ends(steps: list[tuple[int, str]], waits: list[bool]) -> None:
+@given(steps=st.lists(st.tuples(st.integers(0, 2), ENDINGS), max_size=40))
+async def test_a_body_gives_its_shares_back_however_it_ends(steps: list[tuple[int, str]]) -> None:
     asked: dict[str, list[bytes]] = {f"_INBOX.peer.{number}": [] for number in range(3)}
 
     def send(subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
@@ -167,16 +165,11 @@ async def test_a_body_gives_its_shares_back_however_it_ends(steps: list[tuple[in
         inbox = Inbox("_INBOX", "one", lambda reply, head: None)
         client = cast("NatsClient", SimpleNamespace(send=send))
         ours = transfers.Transfers(client, inbox, max_body=1000, budget=100, kept=100)
-    admits: dict[int, Callable[[], None]] = {}
     deadline, headers = asyncio.get_running_loop().time() + HOUR, {SIZE: "60", CHUNKS: "6"}
 
     async def pull(number: int) -> bytes:
-        def later(size: int, start: Callable[[], None]) -> None:
-            admits[number] = start
-
-        admit = later if waits[number] else None
         address = f"_INBOX.peer.{number}"
-        return await ours.pull(f"office-{number}", address, headers, bytes(10), deadline, admit)
+        return await ours.pull(f"office-{number}", address, headers, bytes(10), deadline)
 
     pulls = [asyncio.create_task(pull(number)) for number in range(3)]
     await asyncio.sleep(0)
@@ -194,14 +187,10 @@ async def test_a_body_gives_its_shares_back_however_it_ends(steps: list[tuple[in
                 pulling.lost()
             case "cancelled":
                 pulls[number].cancel()
-            case "admitted" if number in admits:
-                admits.pop(number)()
         await asyncio.sleep(0)
     for task in pulls:
         task.cancel()
     await asyncio.wait(pulls)
-    for start in admits.values():
-        start()  # it is the turn of what has ended
     for task in pulls:
         assert task.cancelled() or isinstance(task.exception(), BusError) or task.result() == bytes(60)
     assert (ours.budget.used, ours.budget.waiting) == (ours._flights.used, ours._flights.waiting) == (0, 0)

@@ -3,10 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
 from itertools import accumulate
-
-import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
@@ -91,27 +88,3 @@ async def test_a_resumed_process_does_not_pull_chunks_again_that_are_in_its_sock
         assert (await on_its_way).body == BODY
         assert pauses == PAUSES
         assert asked.times.total() == CHUNKS
-
-
-@pytest.mark.rule("answers.large.unread")
-async def test_the_rest_of_an_answer_is_pulled_only_when_admitted(nats_url: str) -> None:
-    config = BusConfig(url=nats_url)
-    async with open_bus(config) as asker, open_bus(config) as server:
-        await server.serve("large", give)
-        asked = Asked(asker)
-        admitted: list[tuple[int, Callable[[], None]]] = []
-        asking = asyncio.create_task(
-            asker.request("large", b"", timeout=60, admit=lambda size, start: admitted.append((size, start)))
-        )
-        await eventually(lambda: admitted)
-        await server.flush()
-        await asker.flush()
-        assert (asker.stats().budget_used, server.stats().outgoing_bytes) == (0, len(BODY))
-        assert not asked.times
-        size, start = admitted[0]
-        assert size == len(BODY)
-        start()
-        assert (await asking).body == BODY
-        await eventually(lambda: server.stats().outgoing_bytes == asker.stats().budget_used == 0)
-        start()  # too late: nothing is given out any more
-        assert asker.stats().budget_used == 0

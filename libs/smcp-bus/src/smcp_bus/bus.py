@@ -152,11 +152,6 @@ class Progress(Protocol):
         """A note of the tool's progress came. Anything may stand in it."""
 
 
-Admit = Callable[[int, Callable[[], None]], None]
-"""Decides when the rest of an answer in parts is asked for: takes its bytes, and what to call, once, when it may come
-(at once or later). Until then it stays with its owner. Neither may block or raise."""
-
-
 class Subscription(Protocol):
     async def drain(self) -> None:
         """Take no new messages, wait until the handlers that run have ended, let go. Idempotent."""
@@ -200,10 +195,8 @@ class Bus(Protocol):
         timeout: float,
         headers: Headers = NO_HEADERS,
         progress: Progress | None = None,
-        admit: Admit | None = None,
     ) -> Reply:
-        """Send a request to the server of `subject`. `timeout` (seconds) is sent along as the time budget; it also runs
-        while `admit` holds back the rest of an answer.
+        """Send a request to the server of `subject`. `timeout` (seconds) is sent along as the time budget.
 
         Raises:
             NoResponder, NotConnected: it was not run.

@@ -20,7 +20,7 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import bus, exact_json
-from smcp_bus.bus import NO_HEADERS, Admit, Headers, Note
+from smcp_bus.bus import NO_HEADERS, Headers, Note
 from smcp_bus.callers import Caller
 from smcp_bus.headers import REQ_ID
 from smcp_proto.catalog import Row, SizeClass, TimeClass
@@ -64,8 +64,6 @@ class Call:
     headers: Headers = field(default_factory=dict)
     subject: str = ""
     """Where it came in on the bus; empty where it came from a client."""
-    admit: Admit | None = None
-    """Decides when a large answer to it may come here; None: at once."""
     sent: bool = False
     """It went to its Computer, which may have run it whatever it answers: a gateway's handler sets this."""
     span: Span = field(default=INVALID_SPAN, repr=False)
@@ -248,7 +246,6 @@ class Dispatcher:
         deadline: float | None = None,
         headers: Headers = NO_HEADERS,
         subject: str = "",
-        admit: Admit | None = None,
         note: Note | None = None,
     ) -> Answer:
         """Answer one request.
@@ -278,7 +275,7 @@ class Dispatcher:
                 request = malformed(error)
             if deadline is None:
                 deadline = asyncio.get_running_loop().time() + _seconds(row, request)
-            call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, admit, note=note)
+            call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, note=note)
             self.running.add(call)
             try:
                 with _NO_FIELDS if self.observe is None else self.observe(call):

@@ -15,7 +15,6 @@ from nats.js import JetStreamContext
 
 from smcp_bus.bus import (
     NO_HEADERS,
-    Admit,
     Connection,
     ConnectionLost,
     Headers,
@@ -153,7 +152,6 @@ class BadBus:
         timeout: float,
         headers: Headers = NO_HEADERS,
         progress: Progress | None = None,
-        admit: Admit | None = None,
     ) -> Reply:
         """As `Bus.request`, but the request or its answer may be lost, late, or there twice."""
         deadline = self._loop.time() + timeout
@@ -164,9 +162,8 @@ class BadBus:
         await self._pause(there.delay, deadline)
         if back.lost and progress is not None:
             progress = _NoAnswer(progress)
-        reply = await self.inner.request(
-            subject, body, timeout=deadline - self._loop.time(), headers=headers, progress=progress, admit=admit
-        )
+        left = deadline - self._loop.time()
+        reply = await self.inner.request(subject, body, timeout=left, headers=headers, progress=progress)
         if back.lost:
             await self._silence(deadline)
         await self._pause(back.delay, deadline)

@@ -68,9 +68,9 @@ def alive() -> Counter[str]:
 
 
 def held_bytes(gateway: Gateway, session: Session) -> int:
-    """Of replies and notifications that the gateway has for a client, or has made room for."""
+    """Of replies and notifications that the gateway has for a client."""
     outbox = gateway.transport._engine.outbox(session.engine_id)
-    return session.replies.bytes + (0 if outbox is None else outbox.held)
+    return session.reply_bytes + (0 if outbox is None else outbox.held)
 
 
 async def places(bus: WorldBus) -> dict[str, list[str]]:

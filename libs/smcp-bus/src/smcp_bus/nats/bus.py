@@ -12,7 +12,6 @@ from nats.js import JetStreamContext
 
 from smcp_bus.bus import (
     NO_HEADERS,
-    Admit,
     BodyTooLarge,
     BusError,
     Headers,
@@ -143,7 +142,6 @@ class NatsBus:
         timeout: float,
         headers: Headers = NO_HEADERS,
         progress: Progress | None = None,
-        admit: Admit | None = None,
     ) -> Reply:
         deadline = self._loop.time() + timeout
         outgoing: Outgoing | None = None
@@ -179,7 +177,7 @@ class NatsBus:
         if SIZE in answer_headers:
             if progress is not None:
                 progress.watched()
-            return await self.transfers.read_reply(subject, address, answer_headers, answer, deadline, admit)
+            return await self.transfers.read_reply(subject, address, answer_headers, answer, deadline)
         return Reply(answer, answer_headers)
 
     async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:

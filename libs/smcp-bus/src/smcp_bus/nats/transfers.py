@@ -5,7 +5,6 @@ import logging
 from typing import Final
 
 from smcp_bus.bus import (
-    Admit,
     BodyTooLarge,
     BusError,
     ConnectionLost,
@@ -75,11 +74,8 @@ class Transfers:
         self.bytes["out"] += len(body)
         return Outgoing(self._send, body, self._client.chunk)
 
-    async def pull(
-        self, office: str, address: str, headers: Headers, first: bytes, deadline: float, admit: Admit | None = None
-    ) -> bytes:
-        """The whole body of which `first` came, from the office's share of the budgets; the rest is not asked for
-        before `admit` lets it come.
+    async def pull(self, office: str, address: str, headers: Headers, first: bytes, deadline: float) -> bytes:
+        """The whole body of which `first` came, from the office's share of the budgets.
 
         Raises:
             BodyTooLarge: it says it is above the limit; nothing was asked for.
@@ -91,24 +87,14 @@ class Transfers:
         pulling = Pulling(self._send, self._flights, address, plan, first, office)
         token, pulling.subject = self.inbox.enter(pulling)
         timer = self._loop.call_at(deadline, pulling.expire)
-        grants: list[Grant] = []
-
-        def admitted() -> None:
-            if not pulling.future.done():
-                grants.append(self.budget.ask(plan.total, pulling.start, office))
-
+        grant = self.budget.ask(plan.total, pulling.start, office)
         try:
-            if admit is None:
-                admitted()
-            else:
-                admit(plan.total, admitted)
             if not pulling.started:
                 pulling.wait()
             result = await pulling.future
         finally:
             pulling.stop()
-            while grants:
-                grants.pop().release()
+            grant.release()
             timer.cancel()
             self.inbox.leave(token)
         if isinstance(result, BusError):
@@ -118,13 +104,11 @@ class Transfers:
         self.bytes["in"] += len(result)
         return result
 
-    async def read_reply(
-        self, subject: str, address: str, headers: Headers, first: bytes, deadline: float, admit: Admit | None
-    ) -> Reply:
+    async def read_reply(self, subject: str, address: str, headers: Headers, first: bytes, deadline: float) -> Reply:
         """The whole of a reply, to a request on `subject`, whose headers announce chunks; above the limit a 413 in its
         place, as `respond` does at the other end, whose limit may be another. Raises what `Bus.request` may."""
         try:
-            body = await self.pull(office_of(subject), address, headers, first, deadline, admit)
+            body = await self.pull(office_of(subject), address, headers, first, deadline)
         except BodyTooLarge as error:
             self._release(address)
             return _too_large(ANSWER_TOO_LARGE, error)

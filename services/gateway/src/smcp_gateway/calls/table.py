@@ -15,7 +15,6 @@ from opentelemetry.trace import INVALID_SPAN, Span
 
 from smcp_bus import ownership, subjects
 from smcp_bus.bus import (
-    Admit,
     BodyTooLarge,
     Bus,
     Headers,
@@ -220,9 +219,6 @@ class CallTable:
                 self.settle(call, CANCELLED)
 
 
-MAX_WAITING_ANSWERS: Final = 16
-"""Answers of the largest size that wait for their receivers, shared per office; above it 503. A bus keeps as many."""
-
 _log: Final = logging.getLogger("smcp_gateway.calls.table")
 
 
@@ -250,17 +246,11 @@ class CallRoute:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Reply]] = set()
         self._slots = ByteBudget(MAX_REQUESTS)
-        self._answers = ByteBudget(MAX_WAITING_ANSWERS * bus.max_body)
         self.requests = {"here": 0, "bus": 0}
         """Requests to Computers, by where their owners are."""
 
     def __len__(self) -> int:
         return len(self._tasks)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of answers that wait until their receivers have room."""
-        return self._answers.used
 
     async def request(
         self,
@@ -270,7 +260,6 @@ class CallRoute:
         timeout: float,
         headers: Headers,
         progress: PendingCall,
-        admit: Admit | None,
         span: Span = INVALID_SPAN,
     ) -> Reply:
         """See `Bus.request`. An owner in this process is not probed, since no connection to it can break."""
@@ -278,9 +267,7 @@ class CallRoute:
         handler = next((computer.handle for computer in computers if computer.takes_calls), None) if computers else None
         self.requests["bus" if handler is None else "here"] += 1
         if handler is None:
-            reply = await self.bus.request(
-                subject, body, timeout=timeout, headers=headers, progress=progress, admit=admit
-            )
+            reply = await self.bus.request(subject, body, timeout=timeout, headers=headers, progress=progress)
             if len(reply.body) > MAX_CHUNK:
                 span.add_event("smcp.answer_in_chunks", {"bytes": len(reply.body)})
             return reply
@@ -297,15 +284,12 @@ class CallRoute:
         task.add_done_callback(lambda _: slot.release())
         try:
             async with asyncio.timeout_at(deadline):
-                reply = await asyncio.shield(task)
-                if admit is not None and len(reply.body) > MAX_CHUNK:
-                    reply = await self._admitted(reply, admit, progress.office)
+                return await asyncio.shield(task)
         except TimeoutError:
             raise RequestTimedOut("no answer in time") from None
         finally:
             if not progress.tracked:
                 task.cancel()  # without its caller a query ends, and its quota is free again
-        return reply
 
     async def close(self) -> None:
         while self._tasks:
@@ -321,19 +305,3 @@ class CallRoute:
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
             return error_reply(Internal("internal error"))
-
-    async def _admitted(self, reply: Reply, admit: Admit, office: str) -> Reply:
-        """Keep a large answer until its receiver has room, as the owner does with an answer in chunks."""
-        size, admitted = len(reply.body), asyncio.Event()
-        admit(size, admitted.set)
-        if admitted.is_set():
-            return reply
-        if (grant := self._answers.take(size, office)) is None:
-            _log.warning("a large answer was not taken: %d bytes of others wait", self.waiting_bytes)
-            full = "too many large answers are on their way; ask again"
-            return error_reply(Unavailable(full, details={"may_have_run": True}))
-        try:
-            await admitted.wait()
-        finally:
-            grant.release()
-        return reply

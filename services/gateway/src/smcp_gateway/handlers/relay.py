@@ -8,6 +8,7 @@ is not retried: it may have run, and the Agent's SDK repeats it by `req_id`.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -187,7 +188,7 @@ class Relay:
                     raise _error(reply)
                 expected = expected_fields(call.row)
                 if len(reply.body) > exact_json.ONE_STEP:
-                    return await self._checked_in_slices(reply.body, expected)
+                    return await self._checked_in_slices(pending.session, reply.body, expected)
                 await exact_json.check_cost(reply.body, self.max_values, "the answer")
                 return checked(reply.body, expected)
             except (BodyTooLarge, TooManyCalls):  # nothing was sent
@@ -199,10 +200,12 @@ class Relay:
                         self._cancel_late(pending)
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
-    async def _checked_in_slices(self, body: bytes, expected: Collection[str]) -> RawJson:
+    async def _checked_in_slices(self, session_id: str, body: bytes, expected: Collection[str]) -> RawJson:
         """Validates in slices, without repairing lone surrogates."""
+        session = self.sessions.get(session_id)
         try:
-            levels, may_be_error = await exact_json.validated(body, self.max_values, "the answer", "message")
+            with nullcontext() if session is None else session.holding(len(body)):
+                levels, may_be_error = await exact_json.validated(body, self.max_values, "the answer", "message")
         except ValueError:
             raise Internal(NO_JSON) from None
         if levels > DEEPEST:
@@ -240,7 +243,6 @@ class Relay:
                     timeout=max(call.deadline - now, 0.0),
                     headers=headers,
                     progress=pending,
-                    admit=call.admit,
                     span=span,
                 )
                 if NOT_RUN not in reply.headers:

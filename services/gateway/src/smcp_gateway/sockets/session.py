@@ -12,7 +12,7 @@ from aiohttp import web
 from smcp_auth.grants import Principal, Quota
 from smcp_auth.quotas import CountedIn
 from smcp_bus.callers import CALLER_KEY, Caller
-from smcp_bus.limits import ByteBudget, Grant, Rate
+from smcp_bus.limits import Rate
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED
 from smcp_proto.errors import Malformed, RateLimited, SmcpError, TooLarge, Unavailable
@@ -26,11 +26,8 @@ MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 IN_FLIGHT: Final = 2
 """The bytes of all its requests in flight, in units of the largest request; above it 429, except for a single one."""
-FETCHED: Final = 2
-"""Large replies in parts, each as large as may be, that are on their way to one client's outbox at a time: one comes
-while the other waits. More stay with their Computers."""
-UNASKED: Final = 4
-"""Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
+MAX_REPLIES: Final = 4
+"""Bytes of large replies that wait here for one client, in units of the largest reply; above it 503."""
 PROGRESS_EVENTS: Final = Rate(100, 5.0)
 """Progress events that one Computer may send beside the quotas: in a second as many as it may have events refused. The
 others are dropped. The owner of a call passes on ten a second at most."""
@@ -83,78 +80,6 @@ class Membership:
         return (self.claim,) if self.former is None else (self.former, self.claim)
 
 
-class ReplyBudget(ByteBudget):
-    """Bounds the bytes of large replies that are held for one client beside its outbox.
-
-    A client may ask for many and read none. Those in parts stay with their Computers until the budget
-    has room for them. Those in one message are here already: at most `unasked_limit` bytes of them wait for the outbox.
-    """
-
-    def __init__(self, max_payload: int) -> None:
-        super().__init__(FETCHED * max_payload)
-        self.unasked_limit = UNASKED * max_payload
-        self.unasked = 0
-
-    @property
-    def bytes(self) -> int:
-        return self.used + self.unasked
-
-
-class ReplyShare:
-    """The share of one reply in the budget; `release` it when the reply is in the outbox, or will not come.
-
-    Args:
-        arrived: as `Quotas.arrived`.
-    """
-
-    __slots__ = ("_arrived", "_budget", "_grant", "_later", "_session", "_unasked", "is_counted")
-
-    def __init__(self, session: "Session", arrived: "Callable[[Session, int], float]") -> None:
-        self._session = session
-        self._budget = session.replies
-        self._arrived = arrived
-        self._later: asyncio.TimerHandle | None = None
-        self._grant: Grant | None = None
-        self._unasked = 0
-        self.is_counted = False
-        """Its bytes, by `arrived`."""
-
-    def admit(self, size: int, start: Callable[[], None]) -> None:
-        """See `smcp_bus.bus.Admit`."""
-        self._withdraw()  # where the request was sent once more, for an answer that was lost
-        self.is_counted = True
-        if (late_s := self._arrived(self._session, size)) > 0:
-            self._later = asyncio.get_running_loop().call_later(late_s, self._ask, size, start)
-        else:
-            self._ask(size, start)
-
-    def _ask(self, size: int, start: Callable[[], None]) -> None:
-        self._grant = self._budget.ask(size, start)
-
-    def _withdraw(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-        if self._grant is not None:
-            self._grant.release()
-
-    def hold(self, size: int) -> bool:
-        """Whether the reply, which is here, may wait for the outbox."""
-        if self._grant is not None and self._grant.given:
-            return True
-        if self._budget.unasked + size > self._budget.unasked_limit:
-            return False
-        self._budget.unasked += size
-        self._unasked += size
-        return True
-
-    def release(self) -> None:
-        """Idempotent."""
-        if self._grant is not None or self._later is not None:
-            self._withdraw()
-        self._budget.unasked -= self._unasked
-        self._unasked = 0
-
-
 @dataclass(slots=True, eq=False)
 class Session:
     """One connection of one client to the namespace.
@@ -201,8 +126,9 @@ class Session:
     ask_ids: Iterator[int] = field(default_factory=lambda: count(1))
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
-    replies: ReplyBudget = field(default_factory=lambda: ReplyBudget(0))
-    """The budget of large replies on their way to its outbox."""
+    max_reply_bytes: int = 0
+    """How many bytes of large replies may wait for it beside its outbox."""
+    reply_bytes: int = 0
     idle: asyncio.Event | None = None
     """Set when nothing is unanswered any more; only there while that is waited for."""
     was_refused: bool = False
@@ -274,6 +200,17 @@ class Session:
         finally:
             self.in_flight -= 1
             self.answered()
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Count a large reply that waits for it. Raises Unavailable: too many do, since it does not read them."""
+        if self.reply_bytes + size > self.max_reply_bytes:
+            raise Unavailable("too many large replies were not read", details={"may_have_run": True})
+        self.reply_bytes += size
+        try:
+            yield
+        finally:
+            self.reply_bytes -= size
 
     def answered(self) -> None:
         if self.idle is not None and not self.busy:

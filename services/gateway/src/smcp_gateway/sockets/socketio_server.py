@@ -36,7 +36,7 @@ from smcp_gateway.sockets.packet import (
     event_frame,
     read_packet,
 )
-from smcp_gateway.sockets.session import ReplyBudget, ReplyShare, Session, Sessions, greeting
+from smcp_gateway.sockets.session import MAX_REPLIES, Session, Sessions, greeting
 from smcp_proto import catalog
 from smcp_proto.catalog import Row
 from smcp_proto.errors import (
@@ -193,7 +193,7 @@ class SocketIoServer:
     def unsent_bytes(self, session: Session) -> int:
         """Of replies and notifications that are here, or may come, and that the client's socket has not taken yet."""
         outbox = self._engine.outbox(session.engine_id)
-        return session.replies.bytes + (0 if outbox is None else outbox.unsent)
+        return session.reply_bytes + (0 if outbox is None else outbox.unsent)
 
     async def _on_open(self, engine_id: str, environ: dict[str, Any]) -> None:
         self._unauthenticated.opened(engine_id, self._source(environ["aiohttp.request"]))
@@ -213,13 +213,13 @@ class SocketIoServer:
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
         request: web.Request = environ["aiohttp.request"]
         engine_id = self._sio.manager.eio_sid_from_sid(sid, NAMESPACE)
-        replies = ReplyBudget(self._max_payload)
         try:
             options = greeting(request, auth)
             principal = None if self._authenticator is None else await admit(self._authenticator, request, auth)
             if self._engine.outbox(engine_id) is None:
                 raise Unavailable("the connection ended while its token was checked")
-            session = Session(sid, engine_id, *options, principal, replies=replies, address=self._source(request))
+            session = Session(sid, engine_id, *options, principal, address=self._source(request))
+            session.max_reply_bytes = MAX_REPLIES * self._max_payload
             self._quotas.connected(session)
         except SmcpError as error:
             self._audit.not_connected(self._source(request), error)
@@ -308,31 +308,25 @@ class SocketIoServer:
         session.answered()
 
     async def _on_event(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> None:
-        share = ReplyShare(session, self._quotas.arrived)
         try:
-            answer = await self._answer(session, row, event, refusal, share)
+            answer = await self._answer(session, row, event, refusal)
             if self._audit.trail.sink is not None:
                 await asyncio.sleep(0)  # the record leaves with this round of the loop, and the answer after it
             argument = _ack(session, row, answer)
             if len(argument) >= LARGE and (outbox := self._engine.outbox(session.engine_id)) is not None:
-                if share.hold(len(argument)):
+                with session.holding(len(argument)):
                     await outbox.room()
-                else:
-                    unread = Unavailable("too many large replies were not read", details={"may_have_run": True})
-                    argument = _ack(session, row, failed(unread.body()))
+        except Unavailable as unread:
+            argument = _ack(session, row, failed(unread.body()))
         except asyncio.CancelledError:
             return  # its client is gone
         except Exception:  # noqa: BLE001 -- the outermost edge: it is logged, and the client gets its answer
             _log.exception("an event could not be answered")
             argument = _ack(session, row, failed(Internal("internal error").body()))
-        finally:
-            share.release()
         if event.id is not None and (outbox := self._engine.outbox(session.engine_id)) is not None:
             outbox.put_nowait(ack_frame(event.id, argument))
 
-    async def _answer(
-        self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None, share: ReplyShare
-    ) -> Answer:
+    async def _answer(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> Answer:
         if refusal is not None:
             session.was_refused = isinstance(refusal, RateLimited)
             return self._refused(session, event, refusal)
@@ -349,7 +343,7 @@ class SocketIoServer:
                 if (membership is None or membership.ending) and session.order.locked():
                     async with session.order:  # published Agents do not wait for the answer to their join or leave
                         pass
-                answer = await self.dispatcher.dispatch(row, session.caller(), event.body, admit=share.admit)
+                answer = await self.dispatcher.dispatch(row, session.caller(), event.body)
             else:
                 async with session.order:
                     answer = await self.dispatcher.dispatch(row, session.caller(), event.body)
@@ -363,7 +357,7 @@ class SocketIoServer:
         else:
             return answer
         finally:
-            self._quotas.end(ticket, 0 if answer is None or share.is_counted else len(answer.body))
+            self._quotas.end(ticket, 0 if answer is None else len(answer.body))
 
     def _refused(self, session: Session, event: ClientEvent, error: SmcpError) -> Answer:
         answer = failed(error.body())
