@@ -78,12 +78,12 @@ class Grant:
 
     __slots__ = ("_budget", "given", "office", "size", "start")
 
-    def __init__(self, budget: "ByteBudget", size: int, office: str, start: Callable[[], None]) -> None:
+    def __init__(self, budget: "ByteBudget", size: int, office: str, start: Callable[[], None] | None) -> None:
         self._budget = budget
         self.start = start
         self.office = office
         self.size = size
-        self.given = False
+        self.given = start is None
 
     def release(self) -> None:
         self._budget.release(self)
@@ -108,9 +108,6 @@ class ByteBudget:
     def waiting(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    def held(self, office: str) -> int:
-        return self._held.get(office, 0)
-
     def ask(self, size: int, start: Callable[[], None], office: str = "") -> Grant:
         """Call `start` as soon as it is the office's turn and `size` bytes are free; at once if they are."""
         grant = Grant(self, min(size, self.limit), office, start)
@@ -119,28 +116,31 @@ class ByteBudget:
         return grant
 
     def take(self, size: int, office: str = "") -> Grant | None:
-        """As `ask`, for what cannot wait; None: there is no room now."""
-        grant = self.ask(size, lambda: None, office)
-        if grant.given:
-            return grant
-        grant.release()
-        return None
+        """As `ask`, for what cannot wait; None: there is no room now. Of one budget all is asked for, or all taken."""
+        size = min(size, self.limit)
+        if not self._may_hold(office, size) or self.used + size > self.limit:
+            return None
+        self.used += size
+        self._held[office] = self._held.get(office, 0) + size
+        return Grant(self, size, office, None)
 
     def release(self, grant: Grant) -> None:
+        office = grant.office
         if grant.given:
             grant.given = False
             self.used -= grant.size
-            self._held[grant.office] = self.held(grant.office) - grant.size
-            if not self._held[grant.office]:
-                del self._held[grant.office]
+            self._held[office] -= grant.size
+            if not self._held[office]:
+                del self._held[office]
         else:
-            queue = self._queues.get(grant.office)
+            queue = self._queues.get(office)
             if queue is None or grant not in queue:
                 return
             queue.remove(grant)
             if not queue:
-                del self._queues[grant.office]
-        self._serve()
+                del self._queues[office]
+        if self._queues:
+            self._serve()
 
     def _serve(self) -> None:
         while (office := self._next()) is not None:
@@ -150,10 +150,10 @@ class ByteBudget:
                 self._queues[office] = queue  # behind the others
             grant.given = True
             self.used += grant.size
-            self._held[office] = self.held(office) + grant.size
-            start = grant.start
-            del grant.start  # a share that is held long must not hold what it was asked for
-            start()
+            self._held[office] = self._held.get(office, 0) + grant.size
+            start, grant.start = grant.start, None  # a share that is held long must not hold what it was asked for
+            if start is not None:
+                start()
 
     def _next(self) -> str | None:
         for office, queue in self._queues.items():
@@ -162,8 +162,7 @@ class ByteBudget:
         return None
 
     def _may_hold(self, office: str, size: int) -> bool:
-        held = self.held(office)
-        if not office or not held or SHARE * (held + size) <= self.limit:
+        if not office or not (held := self._held.get(office)) or SHARE * (held + size) <= self.limit:
             return True
         return 2 * (self.used + size) <= self.limit
 
