@@ -8,6 +8,7 @@ and an older gateway passed it on. It also holds the gateway's span, if the requ
 annotation of a tool. A Computer's own `allow` is not here.
 """
 
+import asyncio
 import hmac
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -34,9 +35,13 @@ FIELD: Final = "a2c_caller"
 ANY: Final = ("*",)
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 """The key in a tool's `meta` under which a Computer lists the annotations of its MCP server, as a JSON text."""
-_EMPTY_TOOL_FIELDS: Final = {"tool_meta": b"{}", "forbidden_tools": b"[]"}
+_EMPTY_TOOL_FIELDS: Final[Mapping[str, Any]] = {"tool_meta": {}, "forbidden_tools": []}
 """The fields of a server's configuration about tools are hidden. They have the tools' original names, so the rights'
 patterns, which are for the listed names, cannot filter them."""
+
+
+PAUSE_AT: Final = 256
+"""Tools that are compared with the patterns of a token without a pause: it takes up to 15 ms."""
 
 
 class Rights(BaseModel):
@@ -211,26 +216,27 @@ def is_read_only(tool: Mapping[str, Any]) -> bool:
     return isinstance(hints, dict) and hints.get("readOnlyHint") is True
 
 
-async def _listed(tools: bytes, most: int) -> AsyncIterator[tuple[str, memoryview, Mapping[str, Any]]]:
-    """The tools of a list: name, text, and value of each. Those above 1 MiB are left out: models get some kilobytes."""
-    async for text in exact_json.items(tools, most, "the answer"):
-        tool = orjson.loads(text) if len(text) <= exact_json.ONE_STEP else None
-        if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
-            yield name, text, tool
-
-
 async def read_only_hints(answer: bytes, most: int) -> dict[str, bool]:
     """Which tools of a Computer's list only read, by their names.
 
     Args:
-        answer: the answer to `client:get_tools`. It is read in slices.
+        answer: the answer to `client:get_tools`.
         most: how many JSON values it may have.
 
     Raises:
-        orjson.JSONDecodeError: the answer is not JSON. TooLarge: see `exact_json.fields`.
+        orjson.JSONDecodeError: the answer is not JSON. TooLarge: see `exact_json.read_answer`.
     """
-    fields = await exact_json.fields(answer, most, "the answer")
-    return {name: is_read_only(tool) async for name, _, tool in _listed(bytes(fields.get("tools", b"")), most)}
+    value = await exact_json.read_answer(answer, most, "the answer")
+    return {name: is_read_only(tool) async for name, tool in _listed(value)}
+
+
+async def _listed(answer: Mapping[str, Any]) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
+    tools = answer.get("tools")
+    for number, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if number % PAUSE_AT == 0:
+            await asyncio.sleep(0)
+        if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
+            yield name, tool
 
 
 def check_listed(rights: Rights, listed: Mapping[str, bool], name: str) -> None:
@@ -244,31 +250,25 @@ def check_listed(rights: Rights, listed: Mapping[str, bool], name: str) -> None:
 
 
 async def without_tools(rights: Rights, event: str, body: bytes, most: int) -> bytes:
-    """A Computer's answer without the tools that the caller may not call. It is read in slices.
+    """A Computer's answer without the tools that the caller may not call.
 
     Args:
         body: the answer, as JSON.
         most: how many JSON values it may have.
 
-    Raises TooLarge: see `exact_json.fields`.
+    Raises TooLarge: see `exact_json.read_answer`.
     """
     if event not in ("client:get_tools", "client:get_config"):
         return body
-
-    async def fields_of(text: memoryview) -> dict[str, Any]:
-        return dict(await exact_json.fields(bytes(text), most, "the answer"))
-
-    answer = await fields_of(memoryview(body))
+    answer = await exact_json.read_answer(body, most, "the answer")
     if event == "client:get_tools" and "tools" in answer:
-        tools = _listed(bytes(answer["tools"]), most)
-        shown = [text async for name, text, tool in tools if _is_shown(rights, name, tool)]
-        answer["tools"] = b"[%b]" % b",".join(shown)
+        answer["tools"] = [tool async for name, tool in _listed(answer) if _is_shown(rights, name, tool)]
     if event == "client:get_config" and "servers" in answer:
-        servers = {name: await fields_of(server) for name, server in (await fields_of(answer["servers"])).items()}
-        for server in servers.values():
+        servers = answer["servers"] if isinstance(answer["servers"], dict) else {}
+        answer["servers"] = {name: server for name, server in servers.items() if isinstance(server, dict)}
+        for server in answer["servers"].values():
             server |= {field: empty for field, empty in _EMPTY_TOOL_FIELDS.items() if field in server}
-        answer["servers"] = servers
-    return exact_json.joined(answer)
+    return exact_json.written(answer)
 
 
 def _is_shown(rights: Rights, name: str, tool: Mapping[str, Any]) -> bool:

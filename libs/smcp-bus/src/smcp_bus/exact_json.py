@@ -26,7 +26,9 @@ _FEW: Final = 64
 SHORT: Final = 4096
 """Up to this many bytes, searching the text for long numbers is faster than walking the parsed values."""
 ONE_STEP: Final = 1024 * 1024
-"""Bytes that are searched, parsed or written without a pause: it takes up to 20 ms. More is read in slices, or not."""
+"""Bytes that are searched, parsed or written without a pause. More is read in slices, or as `read_answer` does."""
+LARGEST_READ: Final = 8 * 1024 * 1024
+"""Bytes of an answer that is read in order to be changed: parsing so many takes up to 25 ms, and so does writing."""
 MANY: Final = 128
 """JSON nested deeper than orjson can write (254 levels) contains `[` or `{` at least this many times."""
 
@@ -172,6 +174,22 @@ async def validated(text: bytes, most: int, what: str, name: str) -> tuple[int, 
     return deepest, named
 
 
+async def read_answer(text: bytes, most: int, what: str) -> dict[str, Any]:
+    """The JSON object of an answer that is to be changed; empty where it is none.
+
+    Raises:
+        TooLarge: it has more than `LARGEST_READ` bytes; or as `check_cost`.
+        orjson.JSONDecodeError: it is no JSON.
+    """
+    if len(text) > LARGEST_READ:
+        details = {"size": len(text), "limit": LARGEST_READ}
+        raise TooLarge(f"{what} is too large to be read here", details=details)
+    await check_cost(text, most, what)
+    value = read(text)
+    await asyncio.sleep(0)  # others run before it is written
+    return value if isinstance(value, dict) else {}
+
+
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS: Final = bytes.maketrans(b"[]{}", b"\2\0\2\0")
 _CUT_OFF: Final = re.compile(
@@ -182,112 +200,12 @@ _LONGEST: Final = 12
 """Bytes of such a pair."""
 
 
-Fields = dict[str, memoryview]
-"""The values of a JSON object as they stand in its text, by the names of its fields."""
-MAX_FIELDS: Final = 10_000
-"""Of an object that `fields` reads: finding and joining so many takes some 20 ms."""
-
-
-async def fields(text: bytes, most: int, what: str) -> Fields:
-    """The fields of a large JSON object, found in slices: nothing of it is parsed or copied.
-
-    A text that is no JSON object has any or none.
-
-    Raises:
-        TooLarge: it has more than `MAX_FIELDS`; or as `check_cost`.
-    """
-    found, view, name, value_at = Fields(), memoryview(text), None, 0
-    at = depth = opened = 0
-    ended = -1  # of a string that may be a name
-    async for pieces, begins_in_string, _ in _slices(text, most, what, _SLICE // 2):
-        in_string = begins_in_string
-        for piece in pieces:
-            end = at + len(piece)
-            if in_string:
-                ended = end if depth == 1 else -1
-            else:
-                if ended >= 0 and (rest := piece.lstrip()):
-                    if rest.startswith(b":"):
-                        if name is not None:
-                            found[name] = view[value_at : text.rfind(b",", value_at, opened)]
-                        name, value_at = _name(text[opened:ended]), end - len(rest) + 1
-                        if len(found) == MAX_FIELDS:
-                            raise TooLarge(
-                                f"{what} has an object of more than {MAX_FIELDS} fields", details={"size": len(text)}
-                            )
-                    ended = -1
-                if piece not in _FLAT:
-                    depth += piece.count(b"{") + piece.count(b"[") - piece.count(b"}") - piece.count(b"]")
-                opened = opened if ended >= 0 else end + 1  # a slice may end between a name and its colon
-            in_string = not in_string
-            at = end + 1
-        at -= 1  # the last piece goes on in the next slice
-    if name is not None:
-        found[name] = view[value_at : text.rfind(b"}")]
-    return found
-
-
-_FLAT: Final = (b",", b":")
-
-
-async def items(text: bytes, most: int, what: str) -> AsyncIterator[memoryview]:
-    """Yields the text of each item of a large JSON list, which is searched in slices.
-
-    An invalid list yields any number of items, and a value that is no list yields none.
-
-    Raises TooLarge: as `check_cost`.
-    """
-    if not text.lstrip().startswith(b"["):
-        return
-    view, at, depth, begin = memoryview(text), 0, 0, 0
-    async for pieces, begins_in_string, _ in _slices(text, most, what, _SLICE // 2):
-        in_string = begins_in_string
-        for piece in pieces:
-            marks = () if in_string or (depth > 1 and piece in _FLAT) else _MARKS.finditer(piece)
-            for mark in marks:
-                opens, closes = mark[0] in b"[{", mark[0] in b"]}"
-                if depth == 1 and not opens and (item := view[begin : at + mark.start()]).tobytes().strip():
-                    yield item
-                depth += opens - closes
-                if depth == 1 and not closes:
-                    begin = at + mark.end()
-            in_string = not in_string
-            at += len(piece) + 1
-        at -= 1  # the last piece goes on in the next slice
-
-
-_MARKS: Final = re.compile(rb"[\[\]{},]")
-
-
-def _name(quoted: bytes) -> str:
-    try:
-        name: str = orjson.loads(b'"%b"' % quoted)
-    except orjson.JSONDecodeError:
-        return quoted.decode("utf-8", "replace")
-    return name
-
-
-def joined(values: Mapping[str, Any]) -> bytes:
-    """The JSON object with these fields: of texts of JSON, or of such mappings. What is large is copied once."""
-    return b"".join(_parts(values))
-
-
-def _parts(values: Mapping[str, Any]) -> list[bytes | memoryview]:
-    parts: list[bytes | memoryview] = []
-    for name, value in values.items():
-        parts += (b",", orjson.dumps(name), b":")
-        parts += _parts(value) if isinstance(value, dict) else (value,)
-    return [b"{", *parts[1:], b"}"]
-
-
-async def _slices(
-    text: bytes, most: int, what: str, size: int = _SLICE
-) -> AsyncIterator[tuple[list[bytes], bool, bytes]]:
+async def _slices(text: bytes, most: int, what: str) -> AsyncIterator[tuple[list[bytes], bool, bytes]]:
     """Each slice of the text, split at quotes; whether it begins in a string; and what stands outside of strings, with
     empty strings in their place."""
     start, in_string, values = 0, False, 0
     while start < len(text):
-        part = text[start : start + size].replace(b"\\\\", b"\\/").replace(b'\\"', b"\\/")  # as long as they were
+        part = text[start : start + _SLICE].replace(b"\\\\", b"\\/").replace(b'\\"', b"\\/")  # as long as they were
         if start + len(part) < len(text) and (cut := _CUT_OFF.search(part, max(len(part) - _LONGEST, 0))):
             part = part[: cut.start()] or part
         start += len(part)

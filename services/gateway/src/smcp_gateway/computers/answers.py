@@ -1,10 +1,9 @@
 """Reads what a Computer on Socket.IO answers: an error, a reply, or a tool's result.
 
-Most answers go on as they came, and the Agent's gateway parses them. One above 64 KiB is not parsed here either: its
-fields are found in slices, since 30 MB of escaped text take 0.15 s to parse and write (ADR 0044).
+Most answers go on as they came, and the Agent's gateway parses them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import cache
 from typing import Any, Final
 
@@ -17,7 +16,6 @@ from smcp_proto.errors import (
     ANSWER_TOO_LARGE,
     LONGEST_ERROR,
     ErrorBody,
-    ErrorCode,
     Internal,
     Malformed,
     SmcpError,
@@ -29,7 +27,6 @@ from smcp_proto.tool_results import with_meta
 
 RESULT_FIELDS: Final = frozenset({"content", "isError"})
 """A tool's result has one of them, and an error none."""
-META_FIELDS: Final = ("meta", "_meta")
 
 
 def of_acknowledgement(argument: bytes | None, limit: int) -> bytes | SmcpError:
@@ -50,31 +47,13 @@ def result_of(answer: bytes) -> bytes | SmcpError:
     return _rename_meta(outcome) if isinstance(outcome, bytes) else outcome
 
 
-async def large_answer(answer: bytes, most: int, expected: Collection[str] | None = None) -> bytes | SmcpError:
-    """The same for an answer of any size; with `expected` as `read_error`, to another request than a tool call.
+async def large_result(answer: bytes, most: int) -> bytes:
+    """The result of a tool in an answer above 64 KiB. If it is an error, the Agent's gateway finds out.
 
-    Raises:
-        TooLarge: it holds more than `most` values, or more fields than `exact_json.fields` reads.
+    Raises TooLarge: it holds more than `most` values.
     """
-    if expected is not None and not expected:
-        await exact_json.check_cost(answer, most, "the answer")
-        return answer
-    fields: dict[str, Any] = await exact_json.fields(answer, most, "the answer")
-    if (error := _large_error(fields, RESULT_FIELDS if expected is None else expected, len(answer))) is not None:
-        return error
-    if expected is not None or "_meta" not in fields:
-        return answer
-    for name in META_FIELDS:
-        text = bytes(fields.get(name, b"")).lstrip()
-        if text.startswith(b"{"):
-            fields[name] = await exact_json.fields(text, most, "the answer")
-    return exact_json.joined(with_meta(fields, ours=True))
-
-
-def _large_error(fields: Mapping[str, Any], expected: Collection[str], size: int) -> SmcpError | None:
-    if not expected or not {"code", "message"} <= fields.keys() or any(field in fields for field in expected):
-        return None
-    return error_of_computer(ErrorCode.INTERNAL, "", {}, size)
+    await exact_json.check_cost(answer, most, "the answer")
+    return _rename_meta(answer) if len(answer) <= exact_json.LARGEST_READ else answer
 
 
 @cache

@@ -23,7 +23,7 @@ from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, RunningCall, Seat, St
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
 from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans, carried
-from smcp_gateway.computers.answers import expected_fields, large_answer, of_acknowledgement, read_error, result_of
+from smcp_gateway.computers.answers import expected_fields, large_result, of_acknowledgement, read_error, result_of
 from smcp_gateway.computers.subscriptions import Subscriptions
 from smcp_gateway.sockets.packet import LARGE, Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
@@ -186,11 +186,10 @@ class SocketIoComputer:
         finally:
             withdraw()
         if isinstance(outcome, bytes):
-            expected = expected_fields(call.row)
-            if len(outcome) > exact_json.SMALL_BYTES:
-                outcome = await large_answer(outcome, self._table.max_values, expected)
+            if len(outcome) > exact_json.SMALL_BYTES:  # the Agent's gateway looks whether it is an error
+                await exact_json.check_cost(outcome, self._table.max_values, "the answer")
             else:
-                outcome = read_error(outcome, expected)
+                outcome = read_error(outcome, expected_fields(call.row))
         if isinstance(outcome, SmcpError):
             raise outcome
         return RawJson(outcome)
@@ -237,7 +236,7 @@ class SocketIoComputer:
     async def _settle_large(self, running: RunningCall, answer: bytes) -> None:
         outcome: bytes | SmcpError
         try:
-            outcome = await large_answer(answer, self._table.max_values)
+            outcome = await large_result(answer, self._table.max_values)
         except TooLarge as error:
             outcome = error
         self._table.owner.settle(running, outcome)

@@ -7,6 +7,7 @@ is not retried: it may have run, and the Agent's SDK repeats it by `req_id`.
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -28,7 +29,7 @@ from smcp_bus.tool_progress import NoteCounts, ProgressThrottle
 from smcp_bus.tracing import carried, link, sent
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall, TooManyCalls
-from smcp_gateway.computers.answers import error_in, expected_fields, large_answer
+from smcp_gateway.computers.answers import error_in, expected_fields
 from smcp_gateway.sockets.packet import Frame, event_frame, largest_reply, too_large
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto import tool_results
@@ -61,6 +62,7 @@ RECONNECT_S: Final = 0.6
 DEEPEST: Final = 254
 """Levels of an answer, as many as orjson writes. Readers of JSON in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
+_FIRST_FIELD: Final = re.compile(rb'\s*\{\s*"([A-Za-z_]{1,64})"')
 NO_JSON: Final = "the Computer's answer is not JSON"
 TOO_DEEP: Final = f"the Computer's answer is nested more than {DEEPEST} levels deep"
 
@@ -210,10 +212,13 @@ class Relay:
             raise Internal(NO_JSON) from None
         if levels > DEEPEST:
             raise Internal(TOO_DEEP)
-        if expected and may_be_error:
-            answer = await large_answer(body, self.max_values, expected)
-            if isinstance(answer, SmcpError):
-                raise answer
+        first = _FIRST_FIELD.match(body)
+        if not may_be_error or not expected or (first is not None and first[1].decode() in expected):
+            return RawJson(body)
+        if len(body) > exact_json.LARGEST_READ:
+            raise Internal("the Computer's answer may be an error, and is too large to be read")
+        if (error := error_in(orjson.loads(body), expected, len(body))) is not None:
+            raise error
         return RawJson(body)
 
     def _with_age(self, call: Call) -> Mapping[str, Any]:

@@ -9,8 +9,7 @@ import asyncio
 import base64
 import binascii
 import logging
-import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -21,7 +20,6 @@ from smcp_auth.quotas import Quotas
 from smcp_bus import exact_json
 from smcp_bus.bus import BodyTooLarge, TransferFailed
 from smcp_bus.dispatch import Call, Handler, RawJson
-from smcp_bus.exact_json import Fields
 from smcp_bus.outbox import UPDATED, Key
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Offices
@@ -45,7 +43,6 @@ SERVERS_LEFT_OUT: Final = "a2c_skipped_servers"
 """In `meta` of a Computer's page: the MCP servers whose items are missing."""
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
-_LIST_START: Final = re.compile(rb"\s*\[\s*(?P<empty>\])?")
 
 _log: Final = logging.getLogger("smcp_gateway.list_resources")
 
@@ -107,10 +104,7 @@ class Skip(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    envelope: Fields
-    message: Fields
-    result: Fields
-    meta: Fields
+    envelope: dict[str, Any]
     has_items: bool
     next: str | None
     is_partial: bool
@@ -150,7 +144,7 @@ class ListResources:
             for role, name in office.roster.present
             if role == "computer" and (rights is None or rights.may_ask(name))
         )
-        return RawJson(exact_json.joined(await self._page(request, call, list(_rest(names, cursor)))))
+        return RawJson(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
 
     async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:
         until = min(self._loop.time() + PAGE_S, call.deadline)
@@ -229,77 +223,58 @@ def _refused(code: int, details: Any, inner: str | None) -> Exception:
 
 
 async def read_page(answer: bytes, verb: str, inner: str | None, most: int) -> Page:
-    """A Computer's page, read in slices: its items are not parsed.
+    """A Computer's page.
 
     Args:
         inner: the cursor that the Computer was given.
         most: how many JSON values the answer may have.
 
     Raises:
-        Skip: the answer is no page. Malformed: the Computer refused the cursor. TooLarge: see `exact_json.fields`.
+        Skip: the answer is no page. Malformed: the Computer refused the cursor. TooLarge: see `exact_json.read_answer`.
     """
-
-    async def fields_of(fields: Fields, name: str) -> Fields:
-        text = bytes(fields.get(name, b"")).lstrip()
-        return await exact_json.fields(text, most, "the page") if text.startswith(b"{") else {}
-
-    envelope = await exact_json.fields(answer, most, "the page")
-    message = await fields_of(envelope, "payload")
-    if not message:
-        code = _small_value(envelope, "code")
+    envelope = await exact_json.read_answer(answer, most, "the page")
+    message = envelope.get("payload")
+    if not isinstance(message, dict):
+        code = envelope.get("code")
         # a Socket.IO Computer sends its errors as plain replies
-        raise _refused(code, _small_value(envelope, "details"), inner) if isinstance(code, int) else Skip()
-    error = _small_value(message, "error")
+        raise _refused(code, envelope.get("details"), inner) if isinstance(code, int) else Skip()
+    error = message.get("error")
     if isinstance(error, dict):
         data = error.get("data")
         code = data.get("smcp_code") if isinstance(data, dict) else None
         if inner is not None and error.get("code") == INVALID_PARAMS:
             raise unreadable()
         raise Skip(expected=error.get("code") == METHOD_NOT_FOUND or code == SmcpCode.NOT_SUPPORTED)
-    result = await fields_of(message, "result")
-    items, next_cursor = _LIST_START.match(result.get(ITEMS[verb], b"")), _small_value(result, "nextCursor")
-    if items is None or not isinstance(next_cursor, str | None):
-        raise Skip
-    meta = await fields_of(result, "meta")
-    is_partial = bool(_small_value(meta, SERVERS_LEFT_OUT))
-    return Page(envelope, message, result, meta, not items["empty"], next_cursor or None, is_partial)
-
-
-def _small_value(fields: Fields, name: str) -> Any:
-    """The parsed value of a field, or None. Raises Skip: it is larger than any valid value."""
-    text = bytes(fields.get(name, b"null"))
-    if len(text) > exact_json.SMALL_BYTES:
-        raise Skip
-    return orjson.loads(text)
+    match message.get("result"):
+        case {**result}:
+            items, next_cursor, meta = result.get(ITEMS[verb]), result.get("nextCursor"), result.get("meta")
+            if isinstance(items, list) and isinstance(next_cursor, str | None):
+                is_partial = isinstance(meta, dict) and bool(meta.get(SERVERS_LEFT_OUT))
+                return Page(envelope, bool(items), next_cursor or None, is_partial)
+    raise Skip
 
 
 def _page_reply(
     page: Page, request: Request, name: str, next_cursor: str | None, left_out: list[str]
 ) -> dict[str, Any]:
     """A Computer's answer with the cursor of the list over the office."""
-    own = {"roomId": orjson.dumps(request.roomId), "computerId": orjson.dumps(name)}
-    message = _message(request, _result(page.result, page.meta, next_cursor, left_out))
-    return {**page.envelope, **own, "payload": {**page.message, **message}}
+    message = page.envelope["payload"]
+    payload = {**message, **_message(request, message["result"], next_cursor, left_out)}
+    return {**page.envelope, "roomId": request.roomId, "computerId": name, "payload": payload}
 
 
 def _empty_reply(request: Request, verb: str, next_cursor: str | None, left_out: list[str]) -> dict[str, Any]:
-    result = _result({ITEMS[verb]: b"[]"}, {}, next_cursor, left_out)
-    return {"roomId": orjson.dumps(request.roomId), "payload": _message(request, result)}
+    return {"roomId": request.roomId, "payload": _message(request, {ITEMS[verb]: []}, next_cursor, left_out)}
 
 
-def _message(request: Request, result: dict[str, Any]) -> dict[str, Any]:
-    return {"jsonrpc": b'"2.0"', "id": exact_json.written(request.payload.id), "result": result}
-
-
-def _result(
-    result: Mapping[str, Any], meta: Mapping[str, Any], next_cursor: str | None, left_out: list[str]
-) -> dict[str, Any]:
+def _message(request: Request, result: dict[str, Any], next_cursor: str | None, left_out: list[str]) -> dict[str, Any]:
     result = {key: value for key, value in result.items() if key != "nextCursor"}
     if next_cursor is not None:
-        result["nextCursor"] = orjson.dumps(next_cursor)
+        result["nextCursor"] = next_cursor
     if left_out:
-        result["meta"] = {**meta, "a2c_skipped": orjson.dumps(left_out)}
-    return result
+        meta = result.get("meta")
+        result["meta"] = {**(meta if isinstance(meta, dict) else {}), "a2c_skipped": left_out}
+    return {"jsonrpc": "2.0", "id": request.payload.id, "result": result}
 
 
 def metered(handler: Handler, quotas: Quotas, sessions: Sessions) -> Handler:
