@@ -86,6 +86,7 @@ async def test_a_desktop_is_cached_until_its_computer_announces_a_change() -> No
             while not isinstance(event := await anext(stream), DesktopChanged):
                 pass
             assert event == DesktopChanged("red")
+            await eventually(lambda: len(red.asked) == 2)
             assert (await agent.desktop("red"))["desktops"] == [LOG]
             assert len(red.asked) == 2
             await gateway.notify("notify:update_desktop", computer="blue")

@@ -2,10 +2,7 @@
 
 import asyncio
 import logging
-import math
-import sys
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
@@ -18,19 +15,14 @@ from smcp_agent.errors import (
     TimedOut,
     Unavailable,
     not_among,
-    not_open,
     unanswered_message,
 )
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas import SMCPTool
 
-MAX_BYTES: Final = 32 * 1024 * 1024
-"""Bytes that all cached answers may take in memory."""
-MIN_BYTES: Final = MAX_BYTES // 512
-"""Each answer counts as so many bytes at least: a notification compares all of them with what changed."""
-ROUNDS: Final = 8
-"""An answer that is outdated during each of so many queries is given all the same."""
+MAX_ANSWERS: Final = 32
+"""Answers that are kept; each may have some MiB."""
 PASSING: Final = (Unavailable, TimedOut, RateLimited)
 """Errors after which the same query may be answered."""
 
@@ -49,38 +41,23 @@ class Query:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _Kept:
+    answer: Any
+    asked_at: float
+    """Loop time."""
     ask: Callable[[], Awaitable[Any]]
     keep: Callable[[Any], bool]
-    again: bool
-    version: int = 0
-    """Grows whenever something outdates the answer."""
-    kept: Any = None
-    kept_version: int = -1
-    kept_at: float = 0.0
-    """When it was asked for (loop time)."""
-    task: asyncio.Task[tuple[Any, int]] | None = None
-    """The query under way; its result is an answer or an error, and the version at which it was asked."""
-    waiting: int = 0
-    """Callers that wait for the query."""
-    size: int = MIN_BYTES
-    """Bytes that the kept answer counts as."""
-    read: bool = False
-    """Whether it was read since it was last fetched."""
+    read: bool
+    """Whether it was read, and not only fetched again."""
 
 
 class AnswerCache:
-    """Answers by query, at most `max_bytes` of them: the least recently used go, and a larger one is not kept.
+    """Answers by query, the latest `MAX_ANSWERS`. One during whose query anything was outdated is not kept."""
 
-    An answer that is outdated while it is asked for is asked for again, at most `ROUNDS` times. Errors are not kept.
-    Concurrent callers share one query, which goes on in the background when its callers have gone.
-    """
-
-    def __init__(self, spawn: Spawn, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._max_bytes = max_bytes
-        self.entries: OrderedDict[Query, _Entry] = OrderedDict()
-        """Read-only for other classes: they only test whether it is empty."""
+        self._kept: dict[Query, _Kept] = {}
+        self._changes = 0
 
     async def get(
         self,
@@ -88,7 +65,6 @@ class AnswerCache:
         ask: Callable[[], Awaitable[Answer]],
         *,
         keep: Callable[[Answer], bool] = lambda _: True,
-        again: bool = False,
         max_age: float | None = None,
     ) -> Answer:
         """The answer; asks only where none is kept that is up to date.
@@ -96,89 +72,44 @@ class AnswerCache:
         Args:
             ask: fetches it.
             keep: whether an answer may be kept.
-            again: whether an answer that was read is fetched again by itself when it is outdated.
             max_age: seconds; an older answer is asked for again, though nothing outdated it. None: it counts.
 
-        Raises SmcpError: `ask` raised it; Closed.
+        Raises SmcpError: `ask` raised it.
         """
-        answer: Any = None
-        oldest = -math.inf if max_age is None else asyncio.get_running_loop().time() - max_age
-        for _ in range(ROUNDS):
-            entry = self.entries.setdefault(query, _Entry(ask, keep, again))
-            self.entries.move_to_end(query)
-            entry.read = True
-            if entry.task is None and entry.kept_version == entry.version and entry.kept_at >= oldest:
-                return cast("Answer", entry.kept)
-            task = entry.task or self._start(entry)
-            entry.waiting += 1
-            try:
-                await asyncio.wait({task})  # cancelling one caller does not end the query for the others
-                if task.cancelled():
-                    raise not_open()
-                answer, version = task.result()
-                if isinstance(answer, SmcpError):
-                    raise answer
-                entry.read = True
-                if self.entries.get(query) is entry and entry.version == version:
-                    break
-            finally:
-                entry.waiting -= 1
-                self._shrink()
-        return cast("Answer", answer)
+        kept = self._kept.get(query)
+        if kept is not None and (max_age is None or asyncio.get_running_loop().time() - kept.asked_at <= max_age):
+            kept.read = True
+            return cast("Answer", kept.answer)
+        return await self._fetch(query, ask, keep, read=True)
 
-    def outdate(self, old: Callable[[Query, Any], bool], *, again: bool = True) -> None:
-        """Outdate the answers for which `old` is true: it gets the query, and the kept answer or None. With `again`,
-        those that were read are fetched again."""
-        for query, entry in list(self.entries.items()):
-            if old(query, entry.kept if entry.task is None else None):
-                entry.version += 1
-                if again and entry.again and entry.read and entry.task is None:
-                    self._start(entry)
+    def outdate(self, old: Callable[[Query, Any], bool] = lambda *_: True, *, again: bool = False) -> None:
+        """Forget the answers for which `old` is true: it gets the query and the answer. With `again`, those that were
+        read are fetched again."""
+        self._changes += 1
+        for query, kept in [(query, kept) for query, kept in self._kept.items() if old(query, kept.answer)]:
+            del self._kept[query]
+            if again and kept.read:
+                self._spawn(self._fetch_again(query, kept))
 
     def forget(self, computer: str) -> None:
         """Keep nothing that this Computer answered."""
-        for query in [query for query in self.entries if query.computer in (computer, None)]:
-            del self.entries[query]
+        self.outdate(lambda query, _: query.computer in (computer, None))
 
-    def _shrink(self) -> None:
-        excess = sum(entry.size for entry in self.entries.values()) - self._max_bytes
-        for query, entry in list(self.entries.items()):
-            if excess > 0 and entry.task is None and not entry.waiting:
-                del self.entries[query]
-                excess -= entry.size
+    async def _fetch_again(self, query: Query, kept: _Kept) -> None:
+        with suppress(SmcpError):
+            await self._fetch(query, kept.ask, kept.keep, read=False)
 
-    def _start(self, entry: _Entry) -> asyncio.Task[tuple[Any, int]]:
-        entry.read = False
-        entry.task = self._spawn(self._ask(entry))
-        return entry.task
-
-    async def _ask(self, entry: _Entry) -> tuple[Any, int]:
-        version, at = entry.version, asyncio.get_running_loop().time()
-        try:
-            answer = await entry.ask()
-        except SmcpError as error:
-            return error, version
-        finally:
-            entry.task = None
-        size = max(MIN_BYTES, _memory(answer))
-        if entry.keep(answer) and size <= self._max_bytes:
-            entry.kept, entry.kept_version, entry.kept_at, entry.size = answer, version, at, size
-            self._shrink()
-        return answer, version
-
-
-def _memory(answer: object) -> int:
-    """Bytes that an answer of dicts, lists and scalars takes; what occurs twice counts twice."""
-    total, parts = 0, [answer]
-    while parts:
-        part = parts.pop()
-        total += sys.getsizeof(part)
-        if isinstance(part, Mapping):
-            parts += part.keys()
-            parts += part.values()
-        elif isinstance(part, list | tuple):
-            parts += part
-    return total
+    async def _fetch(
+        self, query: Query, ask: Callable[[], Awaitable[Answer]], keep: Callable[[Answer], bool], *, read: bool
+    ) -> Answer:
+        changes, asked_at = self._changes, asyncio.get_running_loop().time()
+        answer = await ask()
+        if changes == self._changes and keep(answer):
+            self._kept.pop(query, None)
+            self._kept[query] = _Kept(answer, asked_at, ask, keep, read)
+            if len(self._kept) > MAX_ANSWERS:
+                del self._kept[next(iter(self._kept))]
+        return answer
 
 
 class _ToolEntry:

@@ -130,7 +130,6 @@ class DesktopMethods(ABC):
             DesktopQuery(computer),
             lambda: self.get_desktop(computer),
             keep=lambda found: not (found.get("a2c_missing") or found.get("a2c_ages")),
-            again=True,
             max_age=max_age,
         )
 

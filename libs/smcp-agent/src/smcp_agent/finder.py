@@ -91,7 +91,6 @@ class FinderMethods:
             query,
             lambda: self._get_finder(query),
             keep=lambda found: not found.get("a2c_as_listed"),
-            again=True,
         )
 
     def _finder_request(self, query: FinderQuery) -> GetFinderReq:

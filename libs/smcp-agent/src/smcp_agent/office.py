@@ -133,7 +133,7 @@ class Office:
         self._publish(Reconnected(without_login(connection.url)))
 
     def on_lost(self, reason: str) -> None:
-        self._answers.outdate(lambda *_: True, again=False)
+        self._answers.outdate()
         self._publish(Disconnected(reason))
 
     def on_refused(self, why: str) -> None:
@@ -172,9 +172,9 @@ class Office:
     def _take(self, event: Event) -> None:
         match event:
             case DesktopChanged(computer):
-                self._answers.outdate(_about(computer, DesktopQuery))
+                self._answers.outdate(_about(computer, DesktopQuery), again=True)
             case FinderChanged(computer):
-                self._answers.outdate(_about(computer, FinderQuery))
+                self._answers.outdate(_about(computer, FinderQuery), again=True)
             case CapabilitiesChanged(computer):
                 self._subscriptions.changed(computer)
             case ResourcesChanged(computer, server):
@@ -182,7 +182,7 @@ class Office:
                 self._subscriptions.changed(computer)
             case ResourceUpdated(computer, uri, server):
                 self._answers.outdate(
-                    lambda query, pages: _lists(query, computer, server) and (pages is None or is_listed(uri, pages))
+                    lambda query, pages: _lists(query, computer, server) and is_listed(uri, pages)
                 )
 
     def _refresh(self, computer: str) -> None:
