@@ -7,38 +7,13 @@ import time
 
 import pytest
 
-from smcp_agent import events
-from smcp_agent.cli.output import SENTENCES, parameters, print_readable, print_tools, sentence
-from smcp_agent.errors import NotFound
-from smcp_proto.schemas import Capabilities, SMCPTool
+from smcp_agent.cli.output import parameters, print_readable, print_tools
+from smcp_proto.schemas import SMCPTool
 from smcp_testing.agent_command import at_a_terminal, run
 from smcp_testing.context_computer import ContextComputer, page_shelf
 from smcp_testing.fake_gateway import fake_gateway
 
 TOOL = SMCPTool(name="echo", description="", params_schema={}, return_schema=None)
-EVENTS: list[tuple[events.Event, str]] = [
-    (events.ComputerEntered("red"), "red entered the office"),
-    (events.ComputerLeft("red"), "red left the office"),
-    (events.ToolsChanged("red", (TOOL, TOOL)), "red: 2 tools: echo, echo"),
-    (events.ToolsChanged("red", (TOOL,)), "red: 1 tool: echo"),
-    (events.ToolsChanged("red", ()), "red: no tools"),
-    (events.ConfigChanged("red"), "red: configuration changed"),
-    (events.DesktopChanged("red"), "red: desktop changed"),
-    (events.FinderChanged("red"), "red: documents changed"),
-    (events.ResourcesChanged("red"), "red: resources changed"),
-    (events.ResourcesChanged("red", "files"), "red: resources changed (MCP server files)"),
-    (events.ResourceUpdated("red", "file:///{0}"), "red: file:///{0} changed"),
-    (
-        events.SubscriptionRefused("red", "file:///t", None, NotFound("no {such}")),
-        "red: the subscription to file:///t ended: no {such}",
-    ),
-    (events.CapabilitiesChanged("red", Capabilities()), "red: capabilities changed"),
-    (events.Notified("notify:x", {"a": "\u202e深"}), 'notify:x {"a": "\\u202e深"}'),
-    (events.Disconnected("cut"), "disconnected: cut"),
-    (events.RejoinRefused("full"), "joining the office again was refused: full"),
-    (events.Reconnected("http://x"), "reconnected; changes may have been missed"),
-    (events.EventsDropped(3), "3 events were dropped"),
-]
 
 
 def without_colours(terminal: bytes) -> str:
@@ -113,16 +88,3 @@ def test_json_is_indented_at_a_terminal_and_control_characters_replaced(
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     print_readable(text)
     assert terminal.getvalue() == said
-
-
-@pytest.mark.parametrize(("event", "said"), EVENTS)
-def test_each_change_is_a_sentence(event: events.Event, said: str) -> None:
-    assert sentence(event) == said
-
-
-def kinds(event: type[events.Event]) -> list[type[events.Event]]:
-    return [each for kind in event.__subclasses__() for each in kinds(kind) or [kind]]
-
-
-def test_no_kind_of_change_is_without_a_sentence() -> None:
-    assert {type(event) for event, _ in EVENTS} == set(kinds(events.Event)) >= set(SENTENCES)

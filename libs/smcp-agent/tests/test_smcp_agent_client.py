@@ -74,7 +74,7 @@ async def test_a_flat_error_is_raised_as_its_class_and_a_failing_tool_is_a_resul
             return replies.pop(0)
 
         gateway.answers["client:tool_call"] = answer
-        with pytest.raises(NotFound, match="no Computer 'red'"):
+        with pytest.raises(NotFound, match="no such Computer"):
             await agent.call_tool("red", "echo")
         with pytest.raises(Unavailable) as caught:
             await agent.call_tool("red", "echo")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from smcp_agent import NotFound, SmcpAgent, auto_apply, tags, tool_meta
+from smcp_agent import SmcpAgent, auto_apply, tags, tool_meta
 from smcp_agent.cli.main import app
 from smcp_proto.schemas import SMCPTool, ToolMeta
 from smcp_testing.agent_command import run
@@ -44,24 +44,6 @@ async def test_an_empty_list_of_tools_says_why() -> None:
             assert await agent.why_no_tools("red") == ""
             says_its_status(gateway)
             assert await agent.why_no_tools("red") == "it has no MCP servers"
-
-
-async def test_a_call_and_a_desktop_that_find_nothing_say_which_servers_are_not_there() -> None:
-    async with fake_gateway() as gateway:
-        gateway.computers["red"] = []
-        says_its_status(gateway, {**READY, "state": "starting"}, FAILED)
-
-        async def not_there(data: JsonObject) -> Any:
-            return {"content": [{"type": "text", "text": "this Computer has no tool 'show_zone'"}], "isError": True}
-
-        async def empty(data: JsonObject) -> Any:
-            return {"desktops": [], "req_id": data["req_id"]}
-
-        gateway.answers |= {"client:tool_call": not_there, "client:get_desktop": empty}
-        why = "clock is starting; git is failed: no such program: gti"
-        code, _, err = await run(gateway, "call", "red", "show_zone")
-        assert (code, err.splitlines()[:2]) == (1, ["the call failed", f"No tools: {why}."])
-        assert await run(gateway, "desktop", "red") == (0, b"", f"No window to show. No tools: {why}.\n")
 
 
 async def test_a_computer_that_does_not_know_its_status_lists_no_tools_all_the_same() -> None:
@@ -149,34 +131,6 @@ async def test_options_of_the_office_may_stand_behind_the_command() -> None:
         assert (joined["office_id"], joined["name"]) == ("lab", "me")
         code, out, _ = await run(gateway, "call", "red", "--timeout", "7", "echo", "--office", "lab", "--", "--name")
         assert code == 2, "what stands behind -- is an argument"
-
-
-async def test_options_of_a_command_may_stand_before_it() -> None:
-    async with fake_gateway() as gateway:
-        gateway.computers["red"] = [tool("echo")]
-        code, _, err = await run(gateway, "--timeout", "7", "--json", "call", "red", "echo", "--params={}")
-        assert (code, err) == (0, "")
-        assert gateway.seen("client:tool_call")[-1]["timeout"] == 7
-        code, _, err = await run(gateway, "--size", "7", "list")
-        assert (code, "No such option: --size" in err) == (2, True)
-
-
-async def test_the_404_of_a_computer_names_it_and_those_that_are_there() -> None:
-    async with fake_gateway() as gateway:
-        gateway.computers = {"kitchen": [], "bath": []}
-        says_its_status(gateway)
-        async with SmcpAgent(gateway.url, office="office", name="bot") as agent:
-            said = "there is no Computer 'kitchn' in the office.*Did you mean 'kitchen'[?] There are: bath, kitchen[.]"
-            for question in (agent.get_status, agent.get_tools, agent.tools):
-                with pytest.raises(NotFound, match=said):
-                    await question("kitchn")
-
-            async def no_such_server(data: JsonObject) -> Any:
-                return {"code": 404, "message": "no such MCP server", "details": {}}
-
-            gateway.answers["client:resources/read"] = no_such_server
-            with pytest.raises(NotFound, match=r"^no such MCP server$"):
-                await agent.read_resource("bath", "file:///t", server="x")
 
 
 @pytest.mark.parametrize("written", [None, "", "no JSON", '{"tags": 1}', "[]"])

@@ -54,7 +54,6 @@ from smcp_agent.events import (
     RejoinRefused as RejoinRefused,
     ResourcesChanged as ResourcesChanged,
     ResourceUpdated as ResourceUpdated,
-    SubscriptionRefused as SubscriptionRefused,
     ToolsChanged as ToolsChanged,
 )
 from smcp_agent.results import (

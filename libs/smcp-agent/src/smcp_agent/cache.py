@@ -14,11 +14,11 @@ from smcp_agent.errors import (
     SmcpError,
     TimedOut,
     Unavailable,
-    not_among,
     unanswered_message,
 )
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
+from smcp_proto.errors import no_such_computer
 from smcp_proto.schemas import SMCPTool
 
 MAX_ANSWERS: Final = 32
@@ -154,8 +154,7 @@ class ToolCache:
         """The known tools; waits only for the first answer. Raises SmcpError as `SmcpAgent.tools`."""
         entry = self.entries.get(computer)
         if entry is None:
-            what = f"there is no Computer {computer!r} in the office"
-            raise not_among(what, computer, sorted(self.entries), {"computer": computer})
+            raise no_such_computer(computer)
         await entry.tried.wait()
         if entry.tools is None:
             assert entry.error is not None

@@ -119,7 +119,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         self._link = Link(addresses, seat, options, self._room, self._on_notice)
         self._link.fail(not_open())
         self._on_progress = defaultdict(list)
-        self._rpc = RpcClient(self.office, self.name, self._link, spawn, lambda: self._room.computers)
+        self._rpc = RpcClient(self.office, self.name, self._link, spawn)
 
     @property
     def connected(self) -> bool:

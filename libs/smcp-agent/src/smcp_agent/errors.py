@@ -4,7 +4,7 @@ One class per code of the wire comes from `smcp_proto.errors` and is raised as t
 version does not know as `SmcpError`, with that `code`); the classes defined here are the SDK's own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -87,12 +87,6 @@ class McpError(SmcpError):
 def not_open() -> Closed:
     """The error for an `SmcpAgent` that is not open."""
     return Closed("this SmcpAgent is not open: use it inside its `async with`, or after `open()`")
-
-
-def not_among(what: str, name: str, names: Sequence[str], details: Mapping[str, Any]) -> NotFound:
-    """The 404 for a `name` that is none of `names`: it says so (`what`), which ones there are, and which was meant."""
-    there = f"There are: {', '.join(names)}." if names else "There is none at all."
-    return NotFound(f"{what}.{did_you_mean(name, names)} {there}", details=details)
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

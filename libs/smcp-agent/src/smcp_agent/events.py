@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from smcp_proto.errors import SmcpError
 from smcp_proto.schemas import (
     Capabilities,
     ResourceListChangedNotification,
@@ -77,15 +76,6 @@ class ResourceUpdated(ComputerEvent):
     uri: str
     server: str | None = None
     title: str | None = None
-
-
-@dataclass(frozen=True)
-class SubscriptionRefused(ComputerEvent):
-    """A Computer refuses to renew a subscription. It is asked again when it says that something changed there."""
-
-    uri: str
-    server: str | None
-    error: SmcpError
 
 
 @dataclass(frozen=True)

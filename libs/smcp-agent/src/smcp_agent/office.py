@@ -12,7 +12,6 @@ from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
 from smcp_agent.desktop import DesktopQuery
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, flat_error
 from smcp_agent.events import (
-    CapabilitiesChanged,
     ComputerEntered,
     ComputerLeft,
     ConfigChanged,
@@ -175,20 +174,14 @@ class Office:
                 self._answers.outdate(_about(computer, DesktopQuery), again=True)
             case FinderChanged(computer):
                 self._answers.outdate(_about(computer, FinderQuery), again=True)
-            case CapabilitiesChanged(computer):
-                self._subscriptions.changed(computer)
             case ResourcesChanged(computer, server):
                 self._answers.outdate(lambda query, _: _lists(query, computer, server))
-                self._subscriptions.changed(computer)
             case ResourceUpdated(computer, uri, server):
-                self._answers.outdate(
-                    lambda query, pages: _lists(query, computer, server) and is_listed(uri, pages)
-                )
+                self._answers.outdate(lambda query, pages: _lists(query, computer, server) and is_listed(uri, pages))
 
     def _refresh(self, computer: str) -> None:
         if computer in self._room.computers:
             self._tools.refresh(computer)
-            self._subscriptions.changed(computer)
 
     def _computer_entered(self, computer: str) -> None:
         self._answers.forget(computer)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +31,6 @@ from smcp_agent.errors import (
     SmcpError,
     Unavailable,
     flat_error,
-    not_among,
 )
 from smcp_proto.backoff import Backoff, jittered
 from smcp_proto.catalog import TRACE_ID_KEY, trace_id
@@ -73,14 +72,11 @@ def clock() -> float:
 class RpcClient:
     """Sends the requests of an Agent over a link that may break."""
 
-    def __init__(
-        self, office: str, agent: str, link: Link, spawn: Spawn, computers: Callable[[], Sequence[str]]
-    ) -> None:
+    def __init__(self, office: str, agent: str, link: Link, spawn: Spawn) -> None:
         self._office = office
         self._agent = agent
         self._link = link
         self._spawn = spawn
-        self._computers = computers
         self._cancels: set[asyncio.Task[None]] = set()
 
     async def send(
@@ -108,10 +104,6 @@ class RpcClient:
         except SmcpError as error:
             if tries.sent_at is not None and event == TOOL_CALL:  # the error is about the last try only
                 error.details["may_have_run"] = True
-            named = data.get("computer", data.get("computerId"))
-            if isinstance(error, NotFound) and named is not None and named not in self._computers():
-                what = f"there is no Computer {named!r} in the office {self._office!r}"
-                raise not_among(what, named, self._computers(), error.details) from None
             raise
         if not isinstance(reply, dict):
             raise BadReply(f"the reply to {event} is no object")

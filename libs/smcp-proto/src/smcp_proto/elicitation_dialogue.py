@@ -5,7 +5,6 @@ The caller has the terminal. A page is named and never opened; whether a form is
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
 
 from smcp_proto.printable import printable
@@ -34,16 +33,14 @@ async def ask_user(
     terminal: LineTerminal,
     text: str,
     params: Mapping[str, Any],
-    problem: Callable[[Mapping[str, Any], Mapping[str, Any]], Problem | None] = lambda schema, content: None,
-    kept: Mapping[str, Any] = MappingProxyType({}),
+    problem: Callable[[Mapping[str, Any], Mapping[str, Any]], Problem | None],
 ) -> dict[str, Any]:
     """MCP's ElicitResult of a user.
 
     Args:
         text: introduces the elicitation.
         params: of MCP's ElicitRequest.
-        problem: why a content does not fit a schema; None: it fits, or somebody else checks it. What fits is kept.
-        kept: values of fields that are not asked again.
+        problem: why a content does not fit a schema; None: it fits. What fits is kept.
     """
     text = f"{text}{printable(str(params.get('message')))}"
     what = "Open it?" if "url" in params else "Answer it?"
@@ -53,6 +50,7 @@ async def ask_user(
     schema = params.get("requestedSchema")
     if action != "accept" or schema is None:
         return {"action": action}
+    kept: Mapping[str, Any] = {}
     while True:
         content = await _filled_in(terminal, schema, kept)
         if (found := problem(schema, content)) is None:

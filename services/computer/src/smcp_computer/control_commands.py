@@ -257,14 +257,12 @@ def call(
     as_json: Json = False,
 ) -> None:
     """Call a tool as an Agent does, with confirmation and an entry in the history. ctrl-C cancels it."""
-    from smcp_agent.cli.parameters import convert_texts, read_parameters, unknown_key_warnings  # noqa: PLC0415 -- as `print_table` does
+    from smcp_agent.cli.parameters import convert_texts, read_parameters  # noqa: PLC0415 -- as `print_table` does
 
     given, texts = read_parameters(params, words or ())
     computer = find(office, name)
     listed = computer.ask("GET", "tools")["tools"] if texts else []
     schema: Said = next((each["params_schema"] for each in listed if each["name"] == tool), {})
-    for warning in unknown_key_warnings(texts, schema):
-        warn(warning)
     asked = {"tool_name": tool, "params": given | convert_texts(texts, schema), "timeout": timeout}
     result = computer.ask("POST", "call", body=asked, timeout=timeout + CALL_GRACE_S)
     print_answer(result, as_json, print_result)

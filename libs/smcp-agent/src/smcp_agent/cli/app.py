@@ -4,7 +4,7 @@ The commands are in `main`, `call_command` and `mcp_command`.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version as version_of
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -20,35 +20,28 @@ from smcp_agent.connecting.options import MAX_PAYLOAD
 
 
 class OptionsAnywhere(TyperGroup):
-    """A group that accepts its own options (`--office`, `--url`, …) also after the command's name, and the command's
-    options (`--timeout`, …) also before it."""
+    """A group that accepts its own options (`--office`, `--url`, …) also after the command's name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Move each option to its group or command. An option that both define stays where it is."""
+        """Move each option of the group before the command. An option that both define stays where it is."""
         at = next((at for at, each in enumerate(args) if each in self.commands), len(args))
-        of_group, of_command = _options(self, ctx), dict[str, bool]()
+        options = _options(self, ctx)
         for name in args[at : at + 1]:
-            of_command = _options(self.commands[name], ctx)
-        down, before = _split(args[:at], {name: value for name, value in of_command.items() if name not in of_group})
-        up, after = _split(args[at + 1 :], {name: value for name, value in of_group.items() if name not in of_command})
-        return super().parse_args(ctx, [*before, *up, *args[at : at + 1], *down, *after])
+            for own in _options(self.commands[name], ctx):
+                options.pop(own, None)
+        found, rest, left = list[str](), list[str](), iter(args[at + 1 :])
+        for each in left:
+            name, equals, _ = each.partition("=")
+            if name in options and name.startswith("--"):
+                found += [each, *([next(left, "")] if options[name] and not equals else [])]
+            else:
+                rest += [each, *(left if each == "--" else ())]  # after it there are no options
+        return super().parse_args(ctx, [*args[:at], *found, *args[at : at + 1], *rest])
 
 
 def _options(command: Any, context: Any) -> dict[str, bool]:
     """The options of a command, and whether each takes a value."""
     return {name: not getattr(each, "is_flag", False) for each in command.get_params(context) for name in each.opts}
-
-
-def _split(args: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
-    """Split `args` into the `options` with their values, and the rest. After `--` there are no options."""
-    found, rest, left = list[str](), list[str](), iter(args)
-    for each in left:
-        name, equals, _ = each.partition("=")
-        if name in options and name.startswith("--"):
-            found += [each, *([next(left, "")] if options[name] and not equals else [])]
-        else:
-            rest += [each, *(left if each == "--" else ())]
-    return found, rest
 
 
 def parse_limit(text: str) -> float:
@@ -173,7 +166,7 @@ def options(
 Query = Callable[..., Awaitable[Answer]]
 
 
-def asks(what: str, name: str | None = None, group: typer.Typer | None = None) -> Callable[[Query], Query]:
+def asks(what: str, name: str | None = None) -> Callable[[Query], Query]:
     """Define the command of a query. It has the parameters after the Agent, and `--timeout`; `what` is shown
     meanwhile, with their values.
     """
@@ -191,7 +184,7 @@ def asks(what: str, name: str | None = None, group: typer.Typer | None = None) -
             for each, kind in kinds.items()
         ]
         command.__signature__ = Signature(own)  # type: ignore[attr-defined]
-        (group or app).command(name or query.__name__, help=query.__doc__)(command)
+        app.command(name or query.__name__, help=query.__doc__)(command)
         return query
 
     return define

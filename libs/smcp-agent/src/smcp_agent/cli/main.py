@@ -4,7 +4,7 @@ Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 14
 """
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,31 +13,22 @@ from smcp_agent.cli.app import AnyComputer, Computer, OnlyServer, Server, asks, 
 from smcp_agent.cli.app import app as app
 from smcp_agent.cli.mcp_command import app as mcp_app
 from smcp_agent.cli.output import (
-    plain,
     print_completion,
     print_contents,
     print_desktop,
     print_documents,
-    print_failure,
     print_json,
     print_resources,
     print_sessions,
     print_statuses,
-    print_table,
     print_templates,
     print_tools,
     statuses_json,
 )
 from smcp_agent.cli.run_command import FAILED, Answer, follow, no_tools, run
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import SmcpError
-from smcp_agent.prompts import Prompt, PromptMessages
-from smcp_agent.result_formats import as_text
-from smcp_agent.results import content_block
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 
-prompt_app = typer.Typer(help="A prompt of a Computer.", no_args_is_help=True)
-app.add_typer(prompt_app, name="prompt")
 app.add_typer(mcp_app, name="mcp")
 
 
@@ -97,8 +88,7 @@ async def desktop(
 ) -> Answer:
     """What the windows of a Computer show."""
     shown = await agent.get_desktop(computer, size=size, window=window)
-    why = "" if shown["desktops"] else await no_tools(agent, computer)
-    return Answer({"computer": computer, "desktops": shown["desktops"]}, lambda: print_desktop(shown, why))
+    return Answer({"computer": computer, "desktops": shown["desktops"]}, lambda: print_desktop(shown))
 
 
 @asks("asking {computer} for its documents")
@@ -169,78 +159,9 @@ async def read(
 @app.command()
 def watch(
     context: typer.Context,
-    computer: Annotated[str | None, typer.Option(metavar="COMPUTER", help="Only changes of this Computer.")] = None,
-    uri: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URI", help="Also show changes of this resource of --computer; repeatable."),
-    ] = None,
-    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many changes.")] = None,
     seconds: Annotated[
         float | None, typer.Option("--for", parser=parse_limit, metavar="SECONDS", help="End after so many seconds.")
     ] = None,
 ) -> None:
-    """What changes in the office, as it comes: Computers, tools, desktops, documents, resources.
-
-    ctrl-C and SIGTERM end it, with 0. With --count and --for it ends with 1 where the time is over before.
-    """
-    if uri and computer is None:
-        raise typer.BadParameter("needs --computer, whose resource it is", param_hint="--uri")
-    run(context.obj, follow(context.obj, computer, uri or (), count, seconds), endless=True)
-
-
-@asks("asking for prompts")
-async def prompts(agent: SmcpAgent, computer: AnyComputer = None) -> Answer:
-    """The prompts of the Computers; `prompt get` fills one in."""
-    names = agent.computers() if computer is None else [computer]
-    found: list[dict[str, Any]] = []
-    refused: dict[str, SmcpError] = {}
-
-    async def of(name: str) -> list[Prompt]:
-        return [each async for each in agent.iter_prompts(name)]
-
-    for name, listed in zip(names, await asyncio.gather(*map(of, names), return_exceptions=True), strict=True):
-        if isinstance(listed, SmcpError) and computer is None:
-            refused[name] = listed
-        elif isinstance(listed, BaseException):
-            raise listed
-        else:
-            found += [{"computer": name, **each} for each in listed]
-    errors = [{"computer": name, "error": error.body().model_dump()} for name, error in refused.items()]
-    return Answer({"prompts": found, "errors": errors}, lambda: _print_prompts(found, refused))
-
-
-def _print_prompts(prompts: list[dict[str, Any]], refused: dict[str, SmcpError]) -> None:
-    rows = []
-    for each in prompts:
-        arguments = "\n".join(
-            f"{argument['name']}{'*' if argument.get('required') else ''}" for argument in each.get("arguments") or ()
-        )
-        about = each.get("description") or each.get("title") or ""
-        rows.append((each["name"], each["computer"], str(each.get("serverId", "")), arguments, about))
-    print_table("Prompt", {"Computer": 8, "Server": 8, "Arguments": 10, "Description": 20}, rows, "No prompts.")
-    for name, error in refused.items():
-        print_failure(f"{name}: error {int(error.code)}: {error.message}")
-
-
-@asks("filling in {name} of {computer}", name="get", group=prompt_app)
-async def get_prompt(
-    agent: SmcpAgent,
-    computer: Computer,
-    name: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt's name, as `prompts` lists it.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENT=VALUE]...", callback=check_pairs, help="Its arguments.")
-    ] = None,
-    server: Server = None,
-) -> Answer:
-    """Fill in a prompt of a Computer: the messages for a model."""
-    given = {key: value for key, _, value in (each.partition("=") for each in arguments or ())}
-    found = await agent.get_prompt(computer, name, given, server=server)
-    return Answer({"computer": computer, "prompt": name, **found}, lambda: _print_messages(found))
-
-
-def _print_messages(prompt: PromptMessages) -> None:
-    for number, message in enumerate(prompt["messages"]):
-        if number:
-            typer.echo()
-        typer.secho(plain(f"{message['role']}:"), bold=True)
-        typer.echo(plain(as_text(content_block(message["content"]))))
+    """What changes in the office, as it comes: Computers, tools, desktops, documents, resources. ctrl-C ends it."""
+    run(context.obj, follow(context.obj, seconds), endless=True)

@@ -33,7 +33,6 @@ from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, 
 from smcp_proto.printable import failure_excerpt, printable, printable_json, stacked_rows
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
-NO_TOOLS: Final = "No tools: {}."
 MAX_STEM: Final = 100
 """Characters of a tool's name in that of a file; file systems take 255 bytes."""
 MAX_INDENTED: Final = 32 * 1024
@@ -61,9 +60,9 @@ def print_sessions(sessions: Sequence[SessionInfo], office: str) -> None:
 
 
 def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
-    """`why` says why there are none; so it does below."""
+    """`why` says why there are none."""
     rows = [(tool.name, parameters(tool.params_schema), tool.description) for tool in tools]
-    print_table("Tool", {"Parameters": 20, "Description": 20}, rows, NO_TOOLS.format(why) if why else "No tools.")
+    print_table("Tool", {"Parameters": 20, "Description": 20}, rows, f"No tools: {why}." if why else "No tools.")
     if any("*" in row[1] for row in rows):
         print_hint("* has to be given.")
 
@@ -144,7 +143,7 @@ def _base64_of(block: Content) -> str | None:
     return block.data if isinstance(block, ImageContent | AudioContent) else getattr(block, "blob", None)
 
 
-def print_result(result: CallResult, why: str = "", files: Sequence[str | None] = ()) -> None:
+def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:
     """`files`: where the binary contents were written."""
     texts = [path or as_text(block) for block, path in zip_longest(result.content, files)]
     if not texts and result.structured_content is not None:
@@ -156,8 +155,6 @@ def print_result(result: CallResult, why: str = "", files: Sequence[str | None] 
         print_failure("the tool was stopped: its time was up")
     elif result.is_error:
         print_failure("the call was cancelled" if result.cancelled else "the call failed")
-    if why:
-        print_hint(NO_TOOLS.format(why))
     if not files and any(_base64_of(block) is not None for block in result.content):
         print_hint("--output DIR writes what is not shown into files.")
     summary = f"{result.duration_s:.3f} s; {trace_command(result.trace_id)}"
@@ -170,13 +167,6 @@ def trace_command(trace_id: str) -> str:
 
 
 _TRACE_VARIABLES: Final = ("SMCP_TRACES_URL", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_EXPORTER")
-_GIVEN_AS: Final = {
-    **{name: f"--{name}" for name in ("name", "url", "token", "timeout", "window", "offset", "limit")},
-    "office_id": "--office", "desktop_size": "--size", "keywords": "--keyword", "file_type": "--type",
-    "serverId": "--server", "computer": "COMPUTER", "computerId": "COMPUTER", "tool_name": "TOOL",
-    "payload.params.uri": "URI",
-}  # fmt: skip
-"""How a field of a request is given at the command line."""
 
 
 def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping[str, str] | None = None) -> None:
@@ -184,9 +174,7 @@ def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping
     if as_json:
         print_json({**error.body().model_dump(), **(ids or {})})
     ran = " (the tool may have run nevertheless)" if ids and may_have_run(error) else ""
-    field, colon, reason = error.message.partition(": ")
-    message = f"{_GIVEN_AS.get(field.removesuffix('.0'), field)}{colon}{reason}"
-    print_failure(f"error {int(error.code)}: {message}{ran}")
+    print_failure(f"error {int(error.code)}: {error.message}{ran}")
     if ids:
         print_hint(trace_command(ids["trace_id"]))
     if hint:
@@ -219,7 +207,7 @@ def show_progress(shown: Progress, note: ToolProgress) -> None:
     shown.update(task.id, description=words, completed=note.progress, total=note.total)
 
 
-def print_desktop(desktop: Desktop, why: str = "") -> None:
+def print_desktop(desktop: Desktop) -> None:
     shown = windows(desktop)
     for number, window in enumerate(shown):
         if number:
@@ -230,7 +218,7 @@ def print_desktop(desktop: Desktop, why: str = "") -> None:
         if window.text:
             print_readable(window.text)
     if not shown:
-        print_hint(f"No window to show. {NO_TOOLS.format(why) if why else ''}".rstrip())
+        print_hint("No window to show.")
 
 
 def print_documents(page: Finder, offset: int) -> None:
@@ -341,31 +329,15 @@ def print_readable(text: str) -> None:
     typer.echo(plain(text))
 
 
-SENTENCES: Final[Mapping[type[events.Event], str]] = {
-    events.ComputerEntered: "{0.computer} entered the office",
-    events.ComputerLeft: "{0.computer} left the office",
-    events.ConfigChanged: "{0.computer}: configuration changed",
-    events.DesktopChanged: "{0.computer}: desktop changed",
-    events.FinderChanged: "{0.computer}: documents changed",
-    events.ResourcesChanged: "{0.computer}: resources changed",
-    events.ResourceUpdated: "{0.computer}: {0.uri} changed",
-    events.SubscriptionRefused: "{0.computer}: the subscription to {0.uri} ended: {0.error.message}",
-    events.CapabilitiesChanged: "{0.computer}: capabilities changed",
-    events.Disconnected: "disconnected: {0.reason}",
-    events.RejoinRefused: "joining the office again was refused: {0.why}",
-    events.Reconnected: "reconnected; changes may have been missed",
-    events.EventsDropped: "{0.count} events were dropped",
-}
-"""The sentence for an event, `{0}`."""
-
-
 def print_event(event: events.Event, *, as_object: bool) -> None:
     now = datetime.now(UTC)
+    found = event_json(event)
     if as_object:
-        typer.echo(printable_json({"at": now.isoformat(timespec="milliseconds"), **event_json(event)}, indent=None))
+        typer.echo(printable_json({"at": now.isoformat(timespec="milliseconds"), **found}, indent=None))
     else:
-        said = plain(sentence(event)).replace("\n", " ")  # one line each, whatever stands in a name
-        typer.echo(f"{now.astimezone():%H:%M:%S}  {said}")
+        name = found.pop("event")
+        shown = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in found.items()]
+        typer.echo(f"{now.astimezone():%H:%M:%S}  {printable(' '.join([name, *shown]))}")
 
 
 def event_json(event: events.Event) -> dict[str, Any]:
@@ -376,24 +348,6 @@ def event_json(event: events.Event) -> dict[str, Any]:
             said["tools"] = [tool.name for tool in tools]
         case events.CapabilitiesChanged(capabilities=capabilities):
             said["capabilities"] = capabilities.model_dump(exclude_unset=True)
-        case events.SubscriptionRefused(error=error):
-            said["error"] = error.body().model_dump()
         case events.Notified(event=name, data=data):
             said = {"notification": name, "data": dict(data)}
-    return {"event": type(event).__name__, **said}
-
-
-def sentence(event: events.Event) -> str:
-    """An event for people, in one line."""
-    match event:
-        case events.ToolsChanged(computer, tools):
-            if not tools:
-                return f"{computer}: no tools"
-            many = "1 tool" if len(tools) == 1 else f"{len(tools)} tools"
-            return f"{computer}: {many}: {', '.join(tool.name for tool in tools)}"
-        case events.ResourcesChanged(server=str(server)):
-            return f"{SENTENCES[type(event)].format(event)} (MCP server {server})"
-        case events.Notified(name, data):
-            return f"{name} {printable_json(dict(data), indent=None)}"
-        case _:
-            return SENTENCES[type(event)].format(event)
+    return {"event": type(event).__name__, **{name: value for name, value in said.items() if value is not None}}

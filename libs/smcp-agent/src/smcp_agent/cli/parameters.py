@@ -6,13 +6,11 @@ A mistake ends the command with exit code 2 and a message that names the paramet
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import typer
-
-from smcp_agent.errors import did_you_mean
 
 ARGUMENT_FORMS: Final = "KEY=VALUE|@FILE|-"
 _KINDS: Final = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
@@ -38,14 +36,6 @@ def convert_texts(texts: Mapping[str, str], schema: Mapping[str, Any]) -> dict[s
     properties, definitions = schema.get("properties"), schema.get("$defs")
     about = properties if isinstance(properties, dict) else {}
     return {key: _typed(key, text, json_types(about.get(key), definitions)) for key, text in texts.items()}
-
-
-def unknown_key_warnings(keys: Iterable[str], schema: Mapping[str, Any]) -> Iterator[str]:
-    """A warning for each key that the tool's schema does not have, unless the schema allows further properties."""
-    properties = schema.get("properties")
-    if isinstance(properties, dict) and not (schema.get("additionalProperties") or schema.get("patternProperties")):
-        for key in sorted(set(keys) - properties.keys()):
-            yield f"warning: the tool has no parameter {key!r}.{did_you_mean(key, properties)}"
 
 
 def json_types(schema: Any, definitions: Any) -> set[str]:
