@@ -361,8 +361,7 @@ async def test_pending_reports_unknown_and_recently_ended_calls() -> None:
         await eventually(lambda: tool.pending("r1").ended == [("alice", "r1")])
 
 
-@pytest.mark.parametrize("size", [1024, 4 * 1024 * 1024])
-async def test_a_call_is_not_unknown_while_it_is_read_and_begun_or_refused(size: int) -> None:
+async def test_a_call_is_not_unknown_while_it_is_begun_or_refused() -> None:
     def refuse(call: RunningCall) -> Stop:
         raise TooLarge("its socket does not take it")
 
@@ -370,7 +369,7 @@ async def test_a_call_is_not_unknown_while_it_is_read_and_begun_or_refused(size:
         tool = Tool(owner)
         tool.start = refuse  # type: ignore[method-assign]
         request = {"agent": "alice", "req_id": "r1", "computer": "pc", "tool_name": "echo", "timeout": 30}
-        body = json.dumps({**request, "params": {"text": "x" * size}}).encode()
+        body = json.dumps({**request, "params": {"text": "x"}}).encode()
         caller = Caller(role="agent", office="lab", name="alice")
         dispatched = asyncio.create_task(tool.dispatcher.dispatch(CATALOG["client:tool_call"], caller, body))
         await asyncio.sleep(0)  # it has arrived

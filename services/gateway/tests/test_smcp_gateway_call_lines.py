@@ -105,10 +105,12 @@ async def test_a_computer_that_dies_while_receiving_a_large_request_is_noticed_b
         await anna.join("agent", "anna", OFFICE)
         interpose(world.buses[0], lambda _: lambda *__: None)  # no chunk comes through
         waiting = asyncio.create_task(ask(anna, call(x="x" * 2 * MIB), timeout=60))
-        await eventually(lambda: any(known.moved_at for known in world.gateways[0].calls))
+        begun = asyncio.get_running_loop().time()
+        await eventually(lambda: any(known.ask_from > begun + 5 for known in world.gateways[0].calls))
         await _deaf(box.bus)
         answer = await waiting
         # Not the 408 of a call whose time was up. What else it says depends on who gives up first: the Computer, which
-        # says that the body did not arrive and nothing ran; or the gateway, by the transfer or by asking the Computer.
-        assert answer["code"] == 503
+        # says that the body did not arrive and nothing ran; or the gateway, by the transfer or by asking the Computer,
+        # whose lease may be over by then.
+        assert answer["code"] in (404, 503)
         assert "may_have_run" in answer["details"]

@@ -234,8 +234,6 @@ class Dispatcher:
     max_values: int = exact_json.MAX_VALUES
     """How many values a request may hold (`exact_json.check_cost`)."""
     running: set[Call] = field(default_factory=set, init=False)
-    unparsed: int = field(default=0, init=False)
-    """Number of large requests that are being parsed, so that their ids are not known yet."""
 
     async def dispatch(
         self,
@@ -306,15 +304,11 @@ class Dispatcher:
         if row.size is SizeClass.SMALL:
             raise TooLarge(REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
         authorize_sender(row, caller)
-        self.unparsed += 1
-        try:
-            await exact_json.check_cost(body, self.max_values, "the request")
-            payload = exact_json.read_object(body)
-            await asyncio.sleep(0)  # others run between these, each of which may take 30 ms
-            exact_json.check_depth(payload)
-            await asyncio.sleep(0)
-        finally:
-            self.unparsed -= 1
+        await exact_json.check_cost(body, self.max_values, "the request")
+        payload = exact_json.read_object(body)
+        await asyncio.sleep(0)  # others run between these, each of which may take 30 ms
+        exact_json.check_depth(payload)
+        await asyncio.sleep(0)
         return payload
 
     async def _handle(self, call: Call, request: Any) -> Answer:

@@ -261,21 +261,21 @@ class Owner:
     def pending(self, seat: Seat, question: PendingQuestion, dispatcher: Dispatcher) -> PendingAnswer:
         """Which of these calls are not known here, which have ended, and which queries the `dispatcher` does not run.
 
-        The answer leaves out requests that run or begin, queries while a large request is being parsed (it may be one
-        of them), and calls that have just ended, since their answers are on their way.
+        The answer leaves out requests that run or begin, and calls that have just ended, since their answers are on
+        their way.
         """
         self._tidy()
         begun = {(each.payload.get("agent"), each.req_id) for each in dispatcher.running}
         ids = {req_id for _, req_id in begun}
-        lost = [] if dispatcher.unparsed else [each for each in question.queries if each not in ids]
-        answer = PendingAnswer(unknown=[], reading=[], ended=[], lost_queries=lost)
+        lost = [each for each in question.queries if each not in ids]
+        answer = PendingAnswer(unknown=[], ended=[], lost_queries=lost)
         for agent, req_id in question.calls:
             key = (seat.office, seat.computer, agent, req_id)
             if key in self._running or (agent, req_id) in begun:
                 continue
             ended = self._ended.get(key)
             if ended is None:
-                (answer.reading if dispatcher.unparsed else answer.unknown).append((agent, req_id))
+                answer.unknown.append((agent, req_id))
             elif self._loop.time() - ended.at > ANSWERED_S:
                 answer.ended.append((agent, req_id))
         return answer

@@ -213,7 +213,7 @@ def owned(handler: RequestHandler, refusal: Callable[[], Reply | None]) -> Reque
             reply = await handler(incoming)
             if ERROR not in reply.headers:
                 answer = PendingAnswer.model_validate_json(reply.body)
-                if not answer.unknown and not answer.reading:
+                if not answer.unknown:
                     known = answer.model_copy(update={"lost_queries": []})
                     return replace(reply, body=known.model_dump_json().encode())
         return refused

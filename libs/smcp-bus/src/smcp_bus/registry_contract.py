@@ -39,7 +39,7 @@ from pydantic_core import from_json
 from smcp_bus.exact_json import written
 from smcp_proto.catalog import COMPUTER, MEMBER, Ack, Row, SizeClass, TimeClass
 from smcp_proto.member_names import Name, Role
-from smcp_proto.schemas import Capabilities, SessionInfo
+from smcp_proto.schemas import Capabilities
 from smcp_proto.validation import refused
 
 LONGEST_TEXT: Final = 4096
@@ -95,7 +95,6 @@ class Claim(_Contract):
     announce: bool = True
     """False claims without telling (the first step of an office switch); a second claim with True tells."""
     capabilities: JsonText | None = None
-    with_sessions: bool = False
 
 
 class Joined(_Contract):
@@ -106,8 +105,6 @@ class Joined(_Contract):
     """It was in this office already; nothing is announced."""
     taken_up: bool = False
     """It has the seat of an owner from which it moved: for the office it was never away."""
-    sessions: list[SessionInfo] | None = None
-    """The office's members as of `revision` or later, where the claim asked for them and the view is new enough."""
 
 
 def same_tenure(before: int | None, now: int | None) -> bool:
@@ -315,8 +312,6 @@ class PendingAnswer(BaseModel):
 
     unknown: list[tuple[str, str]]
     """Neither running nor ended here: they will not be answered."""
-    reading: list[tuple[str, str]] = Field(default_factory=list)
-    """Calls that are not known here, but may be in a large request that is being parsed."""
     ended: list[tuple[str, str]] = Field(default_factory=list)
     """Ended here, and answered: an answer that has not come by now was lost on the way."""
     lost_queries: list[str] = Field(default_factory=list)

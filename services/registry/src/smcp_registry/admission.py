@@ -110,7 +110,7 @@ def claimed(
     """The record that a claim leaves behind at the time `now`, written over `record`, which stands at `revision`."""
     goes_on = record is not None and record.is_member and owned_by(record, claim)
     leave_announced = announce in (Announce.LEAVE, Announce.LEAVE_ENTER)
-    fields = claim.model_dump(exclude={"announce", "with_sessions"})
+    fields = claim.model_dump(exclude={"announce"})
     if record is not None and goes_on and record.incarnation == claim.incarnation:
         fields["capabilities"] = record.capabilities  # the claim is as old as the join; an update may have come since
     stays_known = record is not None and record.is_visible and not leave_announced

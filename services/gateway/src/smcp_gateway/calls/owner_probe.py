@@ -40,8 +40,6 @@ AWAY_S: Final = 0.4
 `ASK_AFTER_S` it is below a second."""
 OTHER_NODE_S: Final = 5.0
 """For how long after a node of NATS left an owner may look for another one: each attempt may take 2 s."""
-STILL_S: Final = 16.0
-"""For how long no part of a request may be asked for: an owner gives up after less, and never tells."""
 BATCH: Final = 1000
 MAY_HAVE_RUN: Final[dict[str, object]] = {"may_have_run": True}
 FIND: Final = 1 / 6
@@ -132,8 +130,7 @@ class OwnerProbe:
             return False
         except RequestTimedOut:
             late = self._loop.time() - now - self._patience
-            heard_at = max(owner.heard_at, *(call.moved_at or 0.0 for call in calls))
-            if heard_at < now and late < OWN_LAG_S:
+            if owner.heard_at < now and late < OWN_LAG_S:
                 await self._end_gone(calls, now, "the Computer does not answer", self._patience * FIND)
         except BusError:
             pass  # the connection broke: the bus ends these calls itself
@@ -154,7 +151,7 @@ class OwnerProbe:
         answer = _read(reply)
         unknown, ended, lost = set(answer.unknown), set(answer.ended), set(answer.lost_queries)
         for call in calls:
-            if call.ask_from > asked_at or _arrives(call, now):
+            if call.ask_from > asked_at:
                 continue
             key = (call.agent, call.req_id)
             if call.tracked and key in unknown:
@@ -184,11 +181,6 @@ class OwnerProbe:
         for call in calls:
             if call.ask_from <= asked_at:  # it was on the wire then, and still is: not between two tries
                 self._calls.settle(call, error)
-
-
-def _arrives(call: PendingCall, now: float) -> bool:
-    """Whether its owner has only parts of it yet, and goes on asking for more."""
-    return call.moved_at is not None and now - call.moved_at < STILL_S
 
 
 def _read(reply: Reply) -> PendingAnswer:

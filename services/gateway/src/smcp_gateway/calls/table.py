@@ -39,6 +39,12 @@ CANCEL_GRACE_S: Final = 1.0
 ASK_AFTER_S: Final = 0.2
 """Age of a call from which on its owner is asked after it."""
 
+PARSED_S: Final = 1.0
+"""The same since its owner has all parts of a large one: it parses others before it."""
+
+STILL_S: Final = 16.0
+"""For how long no part of a request may be asked for: an owner gives up after less, and never tells."""
+
 NOT_SENT: Final = float("inf")
 
 STANDSTILL_S: Final = 2.0
@@ -65,8 +71,6 @@ class PendingCall:
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
     on_wire: bool = False
     """It was sent, and no reply says that it was not run: it may have run."""
-    moved_at: float | None = None
-    """When its owner asked for a part of it last (loop time); None when its owner has it all."""
     ended_at: float | None = None
     """When its owner said first, and has said since, that the call is answered, or that the query is not running."""
     cancelled_at: float | None = None
@@ -90,7 +94,7 @@ class PendingCall:
     def sent(self, now: float) -> None:
         self.on_wire = True
         self.ask_from = now + ASK_AFTER_S
-        self.moved_at = self.ended_at = None
+        self.ended_at = None
 
     def not_run(self) -> None:
         """It has surely not run."""
@@ -100,13 +104,15 @@ class PendingCall:
 
     def request_moved(self) -> None:
         self.happened("smcp.request_in_chunks")
-        self.moved_at = asyncio.get_running_loop().time()
+        self._ask_after(STILL_S)
 
     def request_delivered(self) -> None:
-        # a moment later its owner knows it; what was asked before says nothing
-        self.moved_at = None
+        # its owner has to parse it; what was asked before says nothing
+        self._ask_after(PARSED_S)
+
+    def _ask_after(self, seconds: float) -> None:
         if self.ask_from != NOT_SENT:
-            self.ask_from = asyncio.get_running_loop().time() + ASK_AFTER_S
+            self.ask_from = asyncio.get_running_loop().time() + seconds
 
     def watched(self) -> None:
         """Its owner is not to be asked after it any more."""

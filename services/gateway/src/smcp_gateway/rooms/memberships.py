@@ -156,28 +156,18 @@ class Memberships:
         self._stopping.set()
 
     async def _claim(self, office: Office, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> Joined:
-        """Claim the seat. The first session of an office here also gets the list of its members: after an outage the
-        gateway compares with it."""
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + self.registry.room_s
+        """Claim the seat. For the first session of an office here the gateway also asks for the list of its members:
+        after an outage it compares with it."""
+        joined = await self.registry.join(*seat, claim, body, req_id=req_id)
         if not office.roster.known:
             try:
-                async with asyncio.timeout_at(ends), office.learning:  # others wait for the first one's list
+                async with asyncio.timeout(self.registry.room_s), office.learning:  # others wait for the first list
                     if not office.roster.known:
-                        asking = claim.model_copy(update={"with_sessions": True})
-                        joined = await self.registry.join(*seat, asking, body, req_id=req_id)
-                        sessions = joined.sessions
-                        if sessions is None:  # the registry's view is behind
-                            try:
-                                room = await self.registry.room(*seat, after=joined.revision, req_id=req_id)
-                            except (SmcpError, BusError) as error:
-                                raise _no_list() from error  # although the seat is claimed
-                            sessions = room.sessions
-                        office.roster.learn(member_keys(sessions))
-                        return joined
-            except TimeoutError:
-                raise _no_list() from None
-        return await self.registry.join(*seat, claim, body, req_id=req_id)
+                        room = await self.registry.room(*seat, after=joined.revision, req_id=req_id)
+                        office.roster.learn(member_keys(room.sessions))
+            except (SmcpError, BusError, TimeoutError) as error:  # although the seat is claimed
+                raise Unavailable("no registry says who is in the office", details={"may_have_run": True}) from error
+        return joined
 
     async def _announce(self, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> bool:
         try:
@@ -303,10 +293,6 @@ def identity_of(session: Session, request: EnterOfficeReq) -> str:
     if session.principal is not None:
         return session.principal.identity
     return blake2b(orjson.dumps([request.office_id, request.role, request.name]), digest_size=16).hexdigest()
-
-
-def _no_list() -> Unavailable:
-    return Unavailable("no registry says who is in the office", details={"may_have_run": True})
 
 
 def may_have_run(error: BaseException) -> bool:

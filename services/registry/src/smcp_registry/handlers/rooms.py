@@ -7,12 +7,11 @@ import asyncio
 import heapq
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
@@ -51,7 +50,6 @@ from smcp_proto.schemas import (
     Envelope,
     LeaveOfficeReq,
     ListRoomReq,
-    SessionInfo,
     UpdateCapabilitiesReq,
 )
 from smcp_proto.schemas.rooms import RESTARTS
@@ -64,7 +62,6 @@ from smcp_registry.members_view import Entry
 from smcp_registry.seats import Seats
 from smcp_registry.store import AT_ONCE, StoredMember
 
-SESSIONS: Final = TypeAdapter(list[SessionInfo])
 LAST_S: Final = 1.2
 """Reserved for a last query to the claimant and the answer itself (seconds)."""
 QUOTA: Final = "registry_room_events_per_s"
@@ -101,18 +98,11 @@ class Handlers:
             holder = decision.holder
             details = {} if holder is None else {"holder": holder.name, "since": time_of(holder.since)}
             raise NotAllowed(decision.why, details=details)
-        sessions = None
-        if claim.with_sessions:
-            with suppress(Unavailable):  # it asks for the list by itself then
-                await self.callers.caught_up(stored.revision, call)
-                owner = (claim.credential, claim.process, claim.session)
-                sessions = SESSIONS.validate_json(self.callers.view.sessions_json(office, owner))
         return Joined(
             revision=stored.revision,
             tenure=stored.tenure,
             unchanged=decision.action is Action.UNCHANGED,
             taken_up=decision.taken_up,
-            sessions=sessions,
         )
 
     async def leave_office(self, request: LeaveOfficeReq, call: Call) -> Left:
