@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.servers_commands import Edit, edit_file, edited
+from smcp_computer.servers_commands import Action, edit_file, edited
+from smcp_service.lifecycle import Failure
 
 BOX: dict[str, Any] = {"type": "stdio", "server_parameters": {"command": "true"}}
 OURS = json.dumps({"servers": {"box": BOX}, "inputs": []}, indent=4)
-
-
-def add(name: str, **more: Any) -> Edit:
-    return Edit(action="add", name=name, server=BOX, **more)
 
 
 @pytest.mark.parametrize(
@@ -26,70 +23,62 @@ def test_a_server_is_added_disabled_enabled_and_removed_where_the_file_has_its_s
     before = json.loads(written)
     key = next((key for key in ("servers", "mcpServers") if key in before), None)
 
-    def changed(document: dict[str, Any], edit: Edit) -> dict[str, Any]:
-        return edited(json.dumps(document), edit, [])
-
     def servers(document: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = document if key is None else document[key]
         return found
 
-    found = changed(before, add("new"))
+    found = edited(written, "add", "new", BOX)
     assert list(servers(found)) == ["box", "new"]
-    found = changed(found, Edit(action="disable", name="box"))
+    found = edited(json.dumps(found), "disable", "box")
     assert servers(found)["box"]["disabled"] is True
-    found = changed(found, Edit(action="enable", name="box"))
-    assert changed(found, Edit(action="remove", name="new")) == before
+    found = edited(json.dumps(found), "enable", "box")
+    assert edited(json.dumps(found), "remove", "new") == before
 
 
 @pytest.mark.parametrize("off", [{"enabled": False}, {"isActive": False}, {"enabled": False, "disabled": True}])
 def test_a_server_that_the_file_of_another_host_switches_off_is_enabled(off: dict[str, Any]) -> None:
     written = {"mcpServers": {"box": {"command": "true", **off}}}
-    found = edited(json.dumps(written), Edit(action="enable", name="box"), [])
+    found = edited(json.dumps(written), "enable", "box")
     assert found == {"mcpServers": {"box": {"command": "true"}}}
 
 
 def test_an_empty_file_becomes_one_with_servers() -> None:
-    assert edited("", add("new"), []) == {"servers": {"new": BOX}}
+    assert edited("", "add", "new", BOX) == {"servers": {"new": BOX}}
 
 
 @pytest.mark.parametrize(
-    ("edit", "why"),
+    ("action", "name", "why"),
     [
-        (add("box"), "there is a server 'box' already"),
-        (Edit(action="remove", name="bxo"), "there is no server 'bxo'; did you mean 'box'"),
-        (Edit(action="disable", name="servers"), "there is no server 'servers'"),
-        (Edit(action="add", name="new", server={"type": "pipe"}), "servers.new"),
-        (add("a\nb"), "name"),
+        ("add", "box", "there is a server 'box' already"),
+        ("remove", "bxo", "there is no server 'bxo'; did you mean 'box'"),
+        ("disable", "servers", "there is no server 'servers'"),
     ],
 )
-def test_a_change_that_cannot_be_made_or_leaves_an_invalid_file_is_refused(edit: Edit, why: str) -> None:
+def test_a_change_that_cannot_be_made_is_refused(action: Action, name: str, why: str) -> None:
+    with pytest.raises(Failure, match=why):
+        edited(OURS, action, name, BOX)
+
+
+@pytest.mark.parametrize(("name", "server", "why"), [("new", {"type": "pipe"}, "servers.new"), ("a\nb", BOX, "name")])
+def test_a_change_that_leaves_an_invalid_file_is_refused(
+    tmp_path: Path, name: str, server: dict[str, Any], why: str
+) -> None:
+    file = tmp_path / "c.json"
+    file.write_text(OURS)
     with pytest.raises(ConfigError, match=why):
-        edited(OURS, edit, [])
+        edit_file(file, "add", name, server)
+    assert file.read_text() == OURS
 
 
 def test_a_server_is_replaced_where_that_is_said() -> None:
     other = {**BOX, "server_parameters": {"command": "false"}}
-    found = edited(OURS, Edit(action="add", name="box", server=other, replace=True), [])
-    assert found["servers"] == {"box": other}
-
-
-def test_an_input_that_an_added_server_needs_is_added_and_said(tmp_path: Path) -> None:
-    file, known = tmp_path / "c.json", {"id": "tokn", "type": "promptString", "description": ""}
-    file.write_text(json.dumps({"servers": {}, "inputs": [known]}))
-    env = {"A": "${input:tok}/${input:tok}", "B": "${input:tokn}"}
-    server = {"type": "stdio", "server_parameters": {"command": "true", "env": env}}
-    edit = Edit(action="add", name="box", server=server, replace=True)
-    [note] = edit_file(file, edit)
-    assert note.startswith("inputs: 'tok' was added; did you mean 'tokn'?; `smcp-computer secrets set tok` or ")
-    inputs = json.loads(file.read_text())["inputs"]
-    assert [(each["id"], each.get("password")) for each in inputs] == [("tokn", None), ("tok", True)]
-    assert edit_file(file, edit) == []
+    assert edited(OURS, "add", "box", other, replace=True)["servers"] == {"box": other}
 
 
 def test_a_file_with_comments_is_not_changed() -> None:
     commented = OURS.replace("{", "{ // why\n", 1)
     with pytest.raises(ConfigError, match="comments"):
-        edited(commented, add("new"), [])
+        edited(commented, "add", "new", BOX)
 
 
 def test_a_file_is_replaced_as_a_whole_behind_its_link_and_keeps_its_mode(tmp_path: Path) -> None:
@@ -98,7 +87,7 @@ def test_a_file_is_replaced_as_a_whole_behind_its_link_and_keeps_its_mode(tmp_pa
     real.chmod(0o640)
     link.symlink_to(real)
     before = real.stat().st_ino
-    edit_file(link, add("new"))
+    edit_file(link, "add", "new", BOX)
     assert link.is_symlink()
     assert "new" in json.loads(real.read_text())["servers"]
     assert (real.stat().st_mode & 0o777, real.stat().st_ino != before) == (0o640, True)
@@ -108,24 +97,24 @@ def test_a_file_is_replaced_as_a_whole_behind_its_link_and_keeps_its_mode(tmp_pa
 def test_a_file_that_cannot_be_written_is_named_with_its_directory_and_the_reason(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     with pytest.raises(ConfigError, match=r"c\.json: cannot be written in .*/missing: No such file"):
-        edit_file(missing / "c.json", add("new"))
+        edit_file(missing / "c.json", "add", "new", BOX)
 
 
 def test_a_file_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     with pytest.raises(ConfigError, match="No such file"):
-        edit_file(file, Edit(action="remove", name="box"))
+        edit_file(file, "remove", "box")
     file.write_text("{oops")
     with pytest.raises(ConfigError, match=r"c\.json: not JSON"):
-        edit_file(file, add("new"))
+        edit_file(file, "add", "new", BOX)
     assert file.read_text() == "{oops"
     file.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="not JSON: not UTF-8 text"):
-        edit_file(file, add("new"))
+        edit_file(file, "add", "new", BOX)
 
 
 def test_a_new_file_is_for_its_user_alone(tmp_path: Path) -> None:
-    edit_file(tmp_path / "c.json", add("new"))
+    edit_file(tmp_path / "c.json", "add", "new", BOX)
     assert (tmp_path / "c.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -136,7 +125,7 @@ def test_changes_at_once_are_all_made(tmp_path: Path) -> None:
 
     def change(name: str) -> None:
         begin.wait(10)
-        edit_file(file, add(name))
+        edit_file(file, "add", name, BOX)
 
     with ThreadPoolExecutor(len(names)) as threads:
         list(threads.map(change, names))

@@ -281,7 +281,9 @@ async def test_the_pins_follow_their_file_and_a_broken_or_missing_one_changes_no
         assert sum("keeping the previous ones" in each for each in caplog.messages) == 2
 
 
-async def test_pin_records_all_tools_once_and_update_approves_one_tool_or_all(nats_url: str, tmp_path: Path) -> None:
+async def test_pin_records_all_tools_once_and_update_approves_the_changes_of_a_server(
+    nats_url: str, tmp_path: Path
+) -> None:
     async with pinned(nats_url, tmp_path, READ, COPY) as box:
         declined = await command(typed="n\n")
         assert declined.exit_code == 1
@@ -292,55 +294,25 @@ async def test_pin_records_all_tools_once_and_update_approves_one_tool_or_all(na
         assert "Write" in written.stderr
         assert box.file.stat().st_mode & 0o777 == 0o644
         assert set(json.loads(box.file.read_text())["servers"]["box"]) == {"read", "copy"}
-        assert (await command("--check")).stdout == "All tools match their pins.\n"
 
-        await box.redefine({**READ, "title": "New"}, {**COPY, "description": "Copy."})
+        await box.redefine({**READ, "title": "New"})
         unchanged = box.file.read_bytes()
-        plain = await command()
-        assert "differs from its pins: box; `smcp-computer pin --update` approves it" in plain.stderr
-        checked = await command("--check", "--json")
-        assert checked.exit_code == 1
-        said = json.loads(checked.stdout)
-        assert (said["file"], said["written"]) == (str(box.file), False)
+        assert "Nothing to record; --update approves changes" in (await command()).stdout
+        assert box.file.read_bytes() == unchanged
+        assert (await box.here.call("read", "r2"))["code"] == 403
+        approved = await command("--update", "--json", "--yes", "box")
+        said = json.loads(approved.stdout)
+        assert said["file"] == str(box.file)
         assert '+  "title": "New"' in said["difference"]
         assert '-  "title": "Reader"' in said["difference"]
-        assert box.file.read_bytes() == unchanged
-
-        assert (await command("--update", "--yes", "box/read")).exit_code == 0
-        await box.here.call("read")
-        assert (await box.here.call("copy", "r2"))["code"] == 403
-        assert (await command("--update", "--yes")).exit_code == 0
-        await box.here.call("copy", "r3")
-        assert box.calls == ["read", "copy"]
-
-        await box.redefine(READ | {"title": "New"})
-        assert "'copy' (gone)" in box.warnings[0]
-        assert (await command("--update", "--yes", "box/copy")).exit_code == 0
+        await box.here.call("read", "r3")
+        assert box.calls == ["read"]
         assert box.warnings == ()
 
 
 async def test_only_named_servers_are_pinned_and_wrong_names_are_told(nats_url: str, tmp_path: Path) -> None:
     async with pinned(nats_url, tmp_path, READ):
         assert "no MCP server 'bo' is ready here; did you mean 'box'?" in str((await command("bo")).exception)
-        assert "has no tool 'rea'; did you mean 'read'?" in str((await command("box/rea")).exception)
-        assert "box is not pinned: `smcp-computer pin box` does that" in str(
-            (await command("--check", "box")).exception
-        )
-        assert (await command("--check")).exit_code == 0  # of what is pinned nothing changed
-
-
-async def test_a_server_that_is_not_ready_is_left_out_and_a_check_fails(nats_url: str, tmp_path: Path) -> None:
-    off = {"type": "stdio", "server_parameters": {"command": "no-such-program"}}
-    config = tmp_path / "computer.json"
-    pins = tmp_path / "computer.pins.json"
-    pins.write_text('{"version": 1, "servers": {"off": {}}}')
-    pins.chmod(0o644)
-    async with world(nats_url, {"config": config}, off=off) as here:
-        async with open_control(ComputerSettings(config=config, office=OFFICE, name=NAME), here.computer):
-            checked = await command("--check")
-            assert checked.exit_code == 1
-            assert "off is not ready, and was left out" in checked.stderr
-            assert "status` says why" in str((await command("off")).exception)
 
 
 async def test_a_broken_file_keeps_a_computer_from_starting_and_a_check_of_its_settings_says_so(

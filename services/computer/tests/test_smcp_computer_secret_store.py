@@ -17,8 +17,9 @@ from keyring.errors import KeyringLocked
 from smcp_computer.config.file import load_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretsError, SecretStore, Vault
-from smcp_computer.servers_commands import Edit, edit_file
+from smcp_computer.servers_commands import edit_file
 from smcp_proto.schemas.config import MCPServerStdioConfig
+from smcp_service.lifecycle import Failure
 from smcp_testing.fork_server import COMMANDS, born
 
 COMMAND = str(Path(sys.executable).with_name("smcp-computer"))
@@ -163,8 +164,8 @@ async def test_an_encrypted_configuration_is_read_as_before_and_not_written_as_p
     server = load_config(file).servers["x"]
     assert isinstance(server, MCPServerStdioConfig)
     assert server.server_parameters.env == {"TOKEN": SECRET}
-    with pytest.raises(ConfigError, match="is encrypted"):
-        edit_file(file, Edit("disable", "x"))
+    with pytest.raises(Failure, match="is encrypted"):
+        edit_file(file, "disable", "x")
     code, _, err = await secrets(tmp_path, "encrypt", str(file))
     assert (code, err) == (1, f"error: {file} is encrypted already\n")
     (key,) = tmp_path.glob("a2c-smcp/*/secrets.key")

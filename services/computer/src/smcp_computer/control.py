@@ -183,14 +183,12 @@ class Control:
         return _json({"inputs": sources})
 
     async def _pins(self, request: web.Request) -> web.Response:
-        supervisors = self._computer.fleet.supervisors
         servers = {
             name: {tool.name: entry_of(tool) for tool in reversed(supervisor.tools)}
-            for name, supervisor in supervisors.items()
+            for name, supervisor in self._computer.fleet.supervisors.items()
             if supervisor.state is State.READY
         }
-        file = str(self._computer.pins.path.absolute())
-        return _json({"file": file, "servers": servers, "not_ready": sorted(supervisors.keys() - servers.keys())})
+        return _json({"file": str(self._computer.pins.path.absolute()), "servers": servers})
 
     async def _reload(self, request: web.Request) -> web.Response:
         await self._computer.reload()

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import typer
 
-from smcp_computer.settings import LOGS, SOCKET, seat_directory, states_directory
+from smcp_computer.settings import LOGS, SOCKET, states_directory
 from smcp_proto.printable import failure_excerpt, printable, printable_json, stacked_rows
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError, did_you_mean
@@ -35,7 +35,8 @@ CALL_GRACE_S: Final = 5.0
 COLOURS: Final = {
     "ready": "green", "starting": "yellow", "degraded": "yellow", "backoff": "yellow", "failed": "red",
 }  # fmt: skip
-MIN_LAST_COLUMN: Final = 20
+MIN_COLUMN: Final = 12
+"""Characters for each column of a table at a terminal."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
 Said = Mapping[str, Any]
@@ -118,7 +119,8 @@ def _ask(path: Path, method: str, parts: tuple[str, ...], body: object, timeout:
 def _known_servers(context: typer.Context) -> list[str]:
     """For the completion of a shell, which shows no errors."""
     try:
-        return [each["name"] for each in _find(context.params).ask("GET", "status")["servers"]]
+        computer = find(context.params.get("office"), context.params.get("name"))
+        return [each["name"] for each in computer.ask("GET", "status")["servers"]]
     except Failure:
         return []
 
@@ -181,23 +183,20 @@ def print_warnings(said: Said) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
     """Print a table, or `empty` if there are no rows. The first column is never wrapped, since people copy it. A
-    terminal that would leave the last column less than `MIN_LAST_COLUMN` characters gets `stacked_rows`."""
+    terminal that is too narrow gets `stacked_rows`."""
     if not rows:
         typer.echo(empty, err=True)
         return
-    from rich import cells, console, markup, table  # noqa: PLC0415 -- a running Computer does not need them in its memory
+    from rich import console, table, text  # noqa: PLC0415 -- a running Computer does not need them in its memory
 
-    out = console.Console()
-    widths = [max(cells.cell_len(plain(cell)) for cell in column) for column in zip(columns, *rows, strict=True)]
-    if sys.stdout.isatty() and out.width < sum(widths[:-1]) + min(widths[-1], MIN_LAST_COLUMN) + 3 * len(columns) + 1:
+    out, shown = console.Console(), table.Table()
+    if sys.stdout.isatty() and out.width < MIN_COLUMN * len(columns):
         typer.echo(stacked_rows(columns, rows, out.width))
         return
-    shown = table.Table()
     for number, column in enumerate(columns):
         shown.add_column(column, overflow="fold", no_wrap=not number)
     for row in rows:
-        escaped = [markup.escape(plain(cell)) for cell in row]
-        shown.add_row(*(f"[{COLOURS[cell]}]{cell}[/]" if cell in COLOURS else cell for cell in escaped))
+        shown.add_row(*(text.Text(plain(cell), style=COLOURS.get(cell, "")) for cell in row))
     if not sys.stdout.isatty():
         out.width = max(out.width, 200)  # a pipe has no edge
     out.print(shown)
@@ -234,9 +233,19 @@ def _show_inputs(said: Said) -> None:
     print_table(("Input", "Value from", "Description"), rows, "No inputs.")
 
 
+def _show_history(said: Said) -> None:
+    rows = [
+        (when(call["at"]), server, call["tool"], call["agent"], call["outcome"], f"{call['ms']:.0f} ms", call["why"])
+        for server, calls in said["servers"].items()
+        for call in calls
+    ]
+    print_table(("At", "Server", "Tool", "Agent", "Outcome", "Took", "Why"), sorted(rows), "No calls yet.")
+
+
 _asks("status", print_status, "How the running Computer and its MCP servers are.")
 _asks("tools", _show_tools, "The tools as Agents see them.")
 _asks("inputs", _show_inputs, "The inputs, and where their values come from; no value is shown.")
+_asks("history", _show_history, "The recent calls of tools, and those that run.")
 
 
 @app.command()
@@ -282,32 +291,6 @@ def print_result(result: Said) -> None:
 
 
 @app.command()
-def history(
-    server: Annotated[str | None, typer.Argument(metavar="[SERVER]", help="Only calls of this MCP server")] = None,
-    office: Office = None,
-    name: Name = None,
-    as_json: Json = False,
-) -> None:
-    """The recent calls of tools, and those that run."""
-    computer = find(office, name)
-    said = computer.ask("GET", "history")
-    known = [each["name"] for each in computer.ask("GET", "status")["servers"]]
-    if server is not None and server not in (*known, *said["servers"]):
-        raise Failure(f"this Computer has no MCP server {server!r}{did_you_mean(server, known)}")
-    found = {each: calls for each, calls in said["servers"].items() if server in (None, each)}
-    print_answer({"servers": found}, as_json, _show_history)
-
-
-def _show_history(said: Said) -> None:
-    rows = [
-        (when(call["at"]), server, call["tool"], call["agent"], call["outcome"], f"{call['ms']:.0f} ms", call["why"])
-        for server, calls in said["servers"].items()
-        for call in calls
-    ]
-    print_table(("At", "Server", "Tool", "Agent", "Outcome", "Took", "Why"), sorted(rows), "No calls yet.")
-
-
-@app.command()
 def logs(
     server: Server,
     follow: Annotated[
@@ -318,10 +301,10 @@ def logs(
     name: Name = None,
     as_json: Json = False,
 ) -> None:
-    """What an MCP server writes to its standard error, and why it ended; also of a Computer that does not run."""
+    """What an MCP server writes to its standard error, and why it ended."""
     from smcp_computer.mcp.server_log import log_file  # noqa: PLC0415 -- it takes a second to load
 
-    directory = _state_directory(office, name) / LOGS
+    directory = find(office, name).directory / LOGS
     path = log_file(directory, server)
     if not path.exists():
         known = sorted(each.stem for each in directory.glob("*.log"))
@@ -329,22 +312,6 @@ def logs(
         raise Failure(f"there is no log of an MCP server {server!r}{there}; {path} does not exist")
     for line in _log_lines(path, lines, follow=follow):
         typer.echo(printable_json({"server": server, "line": line}, indent=None) if as_json else plain(line))
-
-
-def _find(given: Mapping[str, Any]) -> RunningComputer:
-    return find(given.get("office"), given.get("name"))
-
-
-def _state_directory(office: str | None, name: str | None) -> Path:
-    try:
-        return find(office, name).directory
-    except Failure:
-        office, name = office or os.environ.get("SMCP_OFFICE"), name or os.environ.get("SMCP_NAME")
-        if given := os.environ.get("SMCP_STATE_DIR"):
-            return Path(given)
-        if office is None or name is None:
-            raise
-        return seat_directory(office, name)
 
 
 def _log_lines(path: Path, last: int, *, follow: bool) -> Iterator[str]:

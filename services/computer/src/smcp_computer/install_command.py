@@ -16,9 +16,9 @@ import typer
 from smcp_computer.config.file import load_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.control_commands import Json, print_json
-from smcp_proto.member_names import check_name
+from smcp_computer.settings import ComputerSettings, check_connection
 from smcp_service.lifecycle import Failure
-from smcp_service.settings import SettingsError
+from smcp_service.settings import SettingsError, load_settings
 
 UNIT: Final = "smcp-computer.service"
 ETC: Final = Path("/etc/smcp")
@@ -85,31 +85,14 @@ def install(
 
 
 def _check(config: Path, office: str, name: str, gateway: str | None, user: str) -> None:
-    """Raises SettingsError with every mistake that would stop the service, as systemd does not restart it then."""
-    from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
-    from smcp_agent.errors import Malformed  # noqa: PLC0415
-
-    problems = []
-    for option, said in (("office", office), ("name", name)):
-        try:
-            check_name(said)
-        except ValueError as error:
-            problems.append(f"--{option}: {error}")
-    for url in (gateway or "").split(",") if gateway is not None else ():
-        try:
-            checked_url(url.strip())
-        except Malformed as error:
-            problems.append(f"--gateway: {error.message.removeprefix('url: ')}")
+    """Raises SettingsError: something would stop the service, as systemd does not restart it then."""
     if not _USER.fullmatch(user):
-        problems.append(f"--user: {user!r} is no name of a user of Linux")
-    warnings: list[str] = []
+        raise SettingsError(f"--user: {user!r} is no name of a user of Linux")
+    check_connection(load_settings(ComputerSettings, config=config, office=office, name=name, gateway_url=gateway))
     try:
         load_config(config)
     except ConfigError as error:
-        problems += [f"--config: {problem}" for problem in error.problems]
-        warnings += [f"--config: {warning}" for warning in error.warnings]
-    if problems:
-        raise SettingsError(*problems, warnings=warnings)
+        raise SettingsError(*(f"--config: {each}" for each in error.problems), warnings=error.warnings) from None
 
 
 def unit_text(command: Path, user: str) -> str:

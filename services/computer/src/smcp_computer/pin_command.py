@@ -5,7 +5,7 @@ The Computer says what the servers list now (`control`). The command shows the d
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,11 +24,8 @@ app = typer.Typer()
 
 @app.command()
 def pin(
-    which: Annotated[list[str] | None, typer.Argument(metavar="[SERVER[/TOOL]]", help="Only these")] = None,
+    servers: Annotated[list[str] | None, typer.Argument(metavar="[SERVER]...", help="Only these MCP servers")] = None,
     update: Annotated[bool, typer.Option("--update", help="Approve what changed, too")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only show differences from the pins; exit with 1 if there are any")
-    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking")] = False,
     office: Office = None,
     name: Name = None,
@@ -39,23 +36,16 @@ def pin(
 
     computer = find(office, name)
     said = computer.ask("GET", "pins")
-    file, now, not_ready = Path(said["file"]), said["servers"], said["not_ready"]
+    file, now = Path(said["file"]), said["servers"]
     before = read_pins(file)
-    chosen = _choices(which or (), now, not_ready, before, only_pinned=check)
-    every = merged(before, now, chosen)
-    after = every if update or check else merged(before, now, [each for each in chosen if each[0] not in before])
+    for server in servers or ():
+        if server not in now:
+            raise Failure(f"no MCP server {server!r} is ready here{did_you_mean(server, now)}")
+    after = {**before, **{server: now[server] for server in servers or now if update or server not in before}}
     difference = list(_difference(before, after))
-    if not as_json and (difference or before == every):
-        typer.echo("\n".join(difference or ["All tools match their pins."]))
-    not_ready = [] if which else [server for server in not_ready if server in before or not check]
-    for server in not_ready:
-        typer.echo(plain(f"{server} is not ready, and was left out: `smcp-computer status` says why"), err=True)
-    if changed := [server for server in every if after.get(server) != every[server]]:
-        typer.echo(
-            plain(f"differs from its pins: {', '.join(changed)}; `smcp-computer pin --update` approves it"), err=True
-        )
-    is_written = before != after and not check
-    if is_written:
+    if not as_json:
+        typer.echo("\n".join(difference or ["Nothing to record; --update approves changes of pinned tools."]))
+    if difference:
         if not yes:
             typer.confirm(f"Write {file}?", abort=True, err=True)
         try:
@@ -66,49 +56,7 @@ def pin(
             raise Failure(f"{file}: cannot be written: {error.strerror}") from None
         computer.ask("POST", "servers", next(iter(now)), "reload")
     if as_json:
-        print_json({"file": str(file), "difference": difference, "written": is_written})
-    elif is_written:
-        typer.echo(f"Wrote {file}")
-    if check and (before != every or not_ready):
-        raise typer.Exit(1)
-
-
-def merged(before: "Entries", now: "Entries", chosen: Sequence[tuple[str, str | None]]) -> "Entries":
-    """The pins `before`, with the chosen servers and tools replaced by what the servers list `now`. Pure."""
-    after = {server: {**tools} for server, tools in before.items()}
-    for server, tool in chosen:
-        if tool is None:
-            after[server] = {**now[server]}
-        elif tool in now[server]:
-            after.setdefault(server, {})[tool] = now[server][tool]
-        else:
-            after[server].pop(tool)
-    return after
-
-
-def _server_and_tool(given: str, now: "Entries", not_ready: Sequence[str], before: "Entries") -> tuple[str, str | None]:
-    """The server, and the tool if one is named. Raises Failure: there is no such server or tool."""
-    server, slash, tool = (given, "", "") if given in (*now, *not_ready) else given.partition("/")
-    if server not in now:
-        why = ": `smcp-computer status` says why" if server in not_ready else did_you_mean(server, [*now, *not_ready])
-        raise Failure(f"no MCP server {server!r} is ready here{why}")
-    if slash and tool not in now[server] and tool not in before.get(server, {}):
-        raise Failure(f"the MCP server {server!r} has no tool {tool!r}{did_you_mean(tool, now[server])}")
-    return server, tool if slash else None
-
-
-def _choices(
-    which: Sequence[str], now: "Entries", not_ready: Sequence[str], before: "Entries", *, only_pinned: bool
-) -> list[tuple[str, str | None]]:
-    """The named servers and tools, or every ready server if none is named; with `only_pinned` those in the file alone.
-
-    Raises Failure: there is no such server or tool, or it is not in the file.
-    """
-    chosen = [_server_and_tool(each, now, not_ready, before) for each in which or now]
-    for server, _ in chosen:
-        if which and only_pinned and server not in before:
-            raise Failure(f"{plain(server)} is not pinned: `smcp-computer pin {plain(server)}` does that")
-    return [each for each in chosen if each[0] in before or not only_pinned]
+        print_json({"file": str(file), "difference": difference})
 
 
 def _difference(before: "Entries", after: "Entries") -> Iterator[str]:

@@ -5,17 +5,14 @@ over: see `file_changes`. A change of the file works without a Computer, too.
 """
 
 import json
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from smcp_computer.config.file import content_of, parse_config, read_object
-from smcp_computer.config.inputs import variable_of
-from smcp_computer.config.lint import ConfigError, placed
+from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
 from smcp_computer.config.secret_store import is_sealed
 from smcp_computer.control_commands import (
@@ -28,7 +25,6 @@ from smcp_computer.control_commands import (
     print_answer,
     print_status,
     print_warnings,
-    running,
 )
 from smcp_proto.jsonc import has_comments
 from smcp_service.files import locked, replace_files
@@ -43,40 +39,41 @@ Config = Annotated[
 ]
 
 
-class NoChange(ConfigError):
-    """There is no such server, or there is one of that name already."""
-
-
 Action = Literal["add", "remove", "enable", "disable"]
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """One change."""
+def edit_file(
+    path: Path, action: Action, name: str, server: Mapping[str, Any] | None = None, *, replace: bool = False
+) -> list[str]:
+    """Change one server of a file. Returns warnings about the server that is added or enabled.
 
-    action: Action
-    name: str
-    server: Mapping[str, Any] | None = None
-    """What is added, in any form that the file may have."""
-    replace: bool = False
-    """Add it in place of one of that name."""
+    Whoever reads the file meanwhile sees the old or the new one, never a mix. A new one can be read by its user alone,
+    as it may hold secrets.
 
-
-def edit_file(path: Path, edit: Edit) -> list[str]:
-    """Returns warnings about the server that is added or enabled.
+    Args:
+        server: what is added, in any form that the file may have.
+        replace: add it in place of one of that name.
 
     Raises ConfigError: the file cannot be read or written, is not valid, or is not valid any more with the change;
-    it holds comments; there is no such server, or there is one already. The file is as before then."""
-    notes: list[str] = []
+    it holds comments. Raises Failure: there is no such server, or there is one already; the file is encrypted.
+    Nothing is written then."""
+    file = path.resolve()
     try:
-        document = _rewritten(path, lambda raw: edited(raw, edit, notes), may_be_new=edit.action == "add")
+        with locked(file.parent):
+            raw = b"" if action == "add" and not file.exists() else content_of(file)
+            if raw and is_sealed(file.read_bytes()):
+                raise Failure(f"{path}: is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
+            document = edited(raw, action, name, server, replace=replace)
+            config = parse_config(json.dumps(document))
+            replace_files({file: _text(document)}, keep_access=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: {_not_writable(file, error)}") from None
     except ConfigError as error:
-        raise type(error)(*(f"{path}: {problem}" for problem in error.problems)) from None
-    config = parse_config(json.dumps(document))
-    if edit.name not in config.servers:
+        raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from None
+    if name not in config.servers:
         return []
-    own = config.places[edit.name].field()
-    return [*notes, *(each for each in config.warnings if each.startswith(f"{own}."))]
+    own = config.places[name].field()
+    return [each for each in config.warnings if each.startswith(f"{own}.")]
 
 
 def write_new(path: Path, document: Mapping[str, Any]) -> None:
@@ -87,67 +84,32 @@ def write_new(path: Path, document: Mapping[str, Any]) -> None:
     try:
         replace_files({path: _text(document)})
     except OSError as error:
-        raise _not_writable(path, error) from None
+        raise ConfigError(_not_writable(path, error)) from None
 
 
-def edited(raw: bytes | str, edit: Edit, notes: list[str]) -> dict[str, Any]:
-    """What the file holds with the change; an empty one is one without servers. Raises ConfigError. Pure.
-
-    `notes` tell what was added beside the server."""
+def edited(
+    raw: bytes | str, action: Action, name: str, server: Mapping[str, Any] | None = None, *, replace: bool = False
+) -> dict[str, Any]:
+    """What the file holds with the change; an empty one is one without servers. See `edit_file`. Pure."""
     document = read_object(raw) if raw.strip() else {"servers": {}}
     if has_comments(raw.decode(errors="replace") if isinstance(raw, bytes) else raw):
         raise ConfigError("has comments, which would get lost: change it by hand")
     above, _, _ = servers_of(document)
-    _change(document[above] if above else document or document.setdefault("servers", {}), edit)
-    _add_inputs(document, edit, notes)
-    return document
-
-
-def _add_inputs(document: dict[str, Any], edit: Edit, notes: list[str]) -> None:
-    """Add an input for each `${input:ID}` of an added server that is the id of none."""
-    known = parse_config(json.dumps(document)).inputs
-    wanted = dict.fromkeys(each.name for _, each in placed(edit.server, "") if each.kind == "input")
-    about = {"type": "promptString", "description": f"for the MCP server {edit.name}", "password": True}
-    for each in (each for each in wanted if each not in known):
-        document["inputs"] = [*(document.get("inputs") or ()), {"id": each, **about}]
-        how = f"`smcp-computer secrets set {shlex.quote(each)}` or {variable_of(each)} gives its value"
-        notes.append(f"inputs: {each!r} was added{did_you_mean(each, known)}; {how}")
-
-
-def _change(servers: dict[str, Any], edit: Edit) -> None:
-    there = [name for name, body in servers.items() if isinstance(body, dict)]
-    if edit.action == "add":
-        if edit.name in there and not edit.replace:
-            raise NoChange(f"there is a server {edit.name!r} already: --replace puts this one in its place")
-        servers[edit.name] = edit.server
-        return
-    if edit.name not in there:
-        raise NoChange(f"there is no server {edit.name!r}{did_you_mean(edit.name, there)}")
-    if edit.action == "remove":
-        del servers[edit.name]
-    elif edit.action == "disable":
-        servers[edit.name]["disabled"] = True
+    servers = document[above] if above else document or document.setdefault("servers", {})
+    there = [each for each, body in servers.items() if isinstance(body, dict)]
+    if action == "add":
+        if name in there and not replace:
+            raise Failure(f"there is a server {name!r} already: --replace puts this one in its place")
+        servers[name] = server
+    elif name not in there:
+        raise Failure(f"there is no server {name!r}{did_you_mean(name, there)}")
+    elif action == "remove":
+        del servers[name]
+    elif action == "disable":
+        servers[name]["disabled"] = True
     else:
         for key in ("disabled", *ENABLED_KEYS):
-            servers[edit.name].pop(key, None)
-
-
-def _rewritten(path: Path, change: Callable[[bytes], Mapping[str, Any]], *, may_be_new: bool) -> Mapping[str, Any]:
-    """Replace the file by what `change` makes of its content, while other commands wait, and return that.
-
-    Whoever reads the file meanwhile sees the old or the new one, never a mix. A new one can be read by its user alone,
-    as it may hold secrets. Raises ConfigError, also where a file is encrypted, and would not be any more.
-    """
-    path = path.resolve()
-    try:
-        with locked(path.parent):
-            is_new = may_be_new and not path.exists()
-            document = change(b"" if is_new else content_of(path))
-            if not is_new and is_sealed(path.read_bytes()):
-                raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
-            replace_files({path: _text(document)}, keep_access=True)
-    except OSError as error:
-        raise _not_writable(path, error) from None
+            servers[name].pop(key, None)
     return document
 
 
@@ -155,10 +117,9 @@ def _text(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _not_writable(path: Path, error: OSError) -> ConfigError:
+def _not_writable(path: Path, error: OSError) -> str:
     why = f"cannot be written in {path.parent}: {error.strerror or type(error).__name__}"
-    hint = "a Computer that may only read its configuration, as under systemd, leaves the change to you"
-    return ConfigError(f"{why}; {hint}")
+    return f"{why}; a Computer that may only read its configuration, as under systemd, leaves the change to you"
 
 
 @app.command("add")
@@ -199,7 +160,7 @@ def add(
     else:
         parameters, kind = {"url": url, "headers": _pairs("--header", header)}, "sse" if sse else "streamable"
     body = {"type": kind, "server_parameters": {key: value for key, value in parameters.items() if value}}
-    _edit("add", server, config, office, name, as_json, server=body, replace=replace)
+    _edit("add", server, config, office, name, as_json, body, replace=replace)
 
 
 def _edits(command: str, action: Action, what: str) -> None:
@@ -228,29 +189,32 @@ def restart(server: Server, office: Office = None, name: Name = None, as_json: J
 
 
 def _edit(
-    action: Action, which: str, config: Path | None, office: str | None, name: str | None, as_json: bool, **more: Any
+    action: Action,
+    which: str,
+    config: Path | None,
+    office: str | None,
+    name: str | None,
+    as_json: bool,
+    body: Mapping[str, Any] | None = None,
+    *,
+    replace: bool = False,
 ) -> None:
-    """Change the file, by default that of the running Computer; a Computer that runs with it takes it over."""
-    if config is None and not running() and not office and not name:
-        raise Failure("no Computer of this user runs here: --config says which file to change")
-    here = [find(office, name)] if config is None or office or name else running()
-    files = {each: Path(each.ask("GET", "status")["config"]) for each in here}
-    config = config or files[here[0]]
+    """Change the file: `config`, else that of the running Computer, which then says what becomes of the server."""
+    computer = None
+    if config is None:
+        computer = find(office, name)
+        config = Path(computer.ask("GET", "status")["config"])
     try:
-        warnings = edit_file(config, Edit(action, which, **more))
+        warnings = edit_file(config, action, which, body, replace=replace)
     except ConfigError as error:
-        if isinstance(error, NoChange):
-            raise Failure(str(error)) from None
-        raise SettingsError(*error.problems, warnings=error.warnings) from None
-    for computer, file in files.items():
-        if file.resolve() == config.resolve():
-            said = computer.ask("POST", "servers", which, "reload")
-            _print_outcome({**said, "warnings": warnings}, which, as_json)
-            return
-    nobody = "that runs here reads it" if here else "of this user runs here"
+        raise SettingsError(*error.problems) from None
+    if computer is not None:
+        said = computer.ask("POST", "servers", which, "reload")
+        _print_outcome({**said, "warnings": warnings}, which, as_json)
+        return
 
     def show(said: Said) -> None:
-        typer.echo(f"{config} is changed; no Computer {nobody}")
+        typer.echo(f"{config} is changed; a Computer that runs with it follows it")
         print_warnings(said)
 
     print_answer({"config": str(config), "warnings": warnings}, as_json, show)

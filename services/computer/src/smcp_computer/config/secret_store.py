@@ -17,6 +17,7 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Final
 
 from smcp_service.files import locked, replace_files
+from smcp_service.lifecycle import Failure
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
@@ -29,7 +30,7 @@ MIN_KEY: Final = 32
 _MARK: Final = b"a2c-smcp-encrypted:"
 
 
-class SecretsError(Exception):
+class SecretsError(Failure):
     """Nothing can be encrypted or decrypted; the text is for the user of this host, and has no secret."""
 
 
