@@ -113,4 +113,4 @@ async def test_a_computer_that_dies_while_receiving_a_large_request_is_noticed_b
         # says that the body did not arrive and nothing ran; or the gateway, by the transfer or by asking the Computer,
         # whose lease may be over by then.
         assert answer["code"] in (404, 503)
-        assert "may_have_run" in answer["details"]
+        assert answer["code"] == 404 or "may_have_run" in answer["details"]
