@@ -134,30 +134,6 @@ async def test_an_unanswered_confirmation_is_logged_as_not_confirmed(
     assert [vars(record)["outcome"] for record in records] == ["not_confirmed"]
 
 
-async def test_a_stopping_computer_withdraws_open_confirmations(nats_url: str, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    config = parse_config(json.dumps({"servers": {"box": configs.stdio(log=log)}}))
-    user = Nobody()
-    settings = ComputerSettings(
-        nats_url=nats_url, config=Path("unused"), office="lab", name="pc", confirm=Confirm.ASK, drain_s=60.0
-    )
-    async with agent_and_registry(nats_url) as agent, open_bus(BusConfig(url=nats_url)) as bus:
-        async with open_computer(settings, bus, config=config, environ={}, asker=user) as computer:
-            await asyncio.wait_for(computer.wait_ready(), 60)
-            asked = asyncio.create_task(call(agent, "append", "r1", timeout=60, mark="ran"))
-            behind = asyncio.create_task(call(agent, "append", "r2", timeout=60, mark="ran"))
-            await asyncio.wait_for(user.asked.wait(), 30)
-            await eventually(lambda: computer.owner.running == 2)
-        async with asyncio.timeout(30):
-            for result in (await asked, await behind):
-                assert result["isError"] is True
-                assert result["content"][0]["text"] == (
-                    "the tool 'append' was not run: this Computer is stopping, and asks nobody any more"
-                )
-        assert user.withdrawn.is_set()
-        assert not log.exists()
-
-
 async def test_recent_calls_and_those_in_flight_are_known_by_server(nats_url: str) -> None:
     box = configs.stdio(forbidden_tools=["append"])
     async with world(nats_url, box=box, other=configs.stdio("hello")) as here:

@@ -5,7 +5,6 @@ that a server of MCP 2025 keeps running while it elicits.
 import asyncio
 import json
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -106,17 +105,17 @@ async def test_one_users_waiting_calls_leave_room_for_the_parameters_of_others()
 
 
 @pytest.mark.rule("answers.calls.elicitation.dropped")
-async def test_what_nobody_answers_is_withdrawn_and_what_is_answered_is_not() -> None:
-    elicitations, withdrawn, state = OpenElicitations(within_s=60), list[str](), ""
+async def test_the_elicitations_of_a_call_that_is_cancelled_and_of_an_agent_that_left_are_dropped() -> None:
+    elicitations, state = OpenElicitations(within_s=60), ""
     for number in "123":
-        asked = replace(elicitation(number), withdrawn=partial(withdrawn.append, number))
-        state = elicitations.add(asked)["meta"]["a2c_input_required"]["state"]
+        state = elicitations.add(elicitation(number))["meta"]["a2c_input_required"]["state"]
     elicitations.take(request("4", input_state=state, input_responses={"q": {"action": "decline"}}), "key-1")
     elicitations.cancel("anna", "1", "key-1")
-    assert withdrawn == ["1"]
+    assert len(elicitations) == 1
     elicitations.agent_left("bert")
+    assert len(elicitations) == 1
     elicitations.agent_left("anna")
-    assert withdrawn == ["1", "2"]
+    assert len(elicitations) == 0
 
 
 @pytest.mark.rule("answers.calls.elicitation.state")

@@ -52,16 +52,15 @@ async def test_a_secret_is_not_shown_while_it_is_typed_and_what_follows_is() -> 
         assert "s3cret" not in user.shown
 
 
-async def test_an_option_is_chosen_by_its_number_or_by_name() -> None:
+async def test_an_option_is_chosen_by_its_number() -> None:
     async with terminal_user() as user:
         terminal = Terminal(user.device)
-        for typed in ("2\n", "us\n"):
-            asking = asyncio.create_task(asked(terminal, terminal.choose("Region", "> ", ["eu", "us"])))
-            await user.sees("1) eu\n  2) us\n> ")
-            user.types("3\n")
-            await user.sees("from 1 to 2\n> ")
-            user.types(typed)
-            assert await asyncio.wait_for(asking, 30) == "us"
+        asking = asyncio.create_task(asked(terminal, terminal.choose("Region", "> ", ["eu", "us"])))
+        await user.sees("1) eu\n  2) us\n> ")
+        user.types("3\n")
+        await user.sees("Please say: 1, 2\n> ")
+        user.types("2\n")
+        assert await asyncio.wait_for(asking, 30) == "us"
 
 
 async def test_the_enter_key_chooses_the_default() -> None:
@@ -128,6 +127,18 @@ async def test_a_terminal_that_was_closed_ends_the_question() -> None:
     with pytest.raises(TerminalGone):
         await asyncio.wait_for(asking, 30)
     os.close(theirs)
+
+
+async def test_a_process_that_ends_withdraws_its_questions_and_asks_no_more() -> None:
+    async with terminal_user() as user:
+        terminal = Terminal(user.device)
+        asking = asyncio.create_task(asked(terminal, terminal.line("First", "1> ")))
+        await user.sees("1> ")
+        terminal.close()
+        with pytest.raises(TerminalGone):
+            await asyncio.wait_for(asking, 30)
+        with pytest.raises(TerminalGone):
+            await asyncio.wait_for(asked(terminal, terminal.line("Second", "2> ")), 30)
 
 
 PROGRAM = """

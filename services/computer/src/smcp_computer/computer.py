@@ -122,7 +122,7 @@ class Computer:
             computer=settings.name,
             may_tell=may_tell,
         )
-        terminal = options.get("terminal")
+        terminal = self._terminal = options.get("terminal")
         self.inputs = InputResolver(
             config.inputs,
             environ,
@@ -346,12 +346,13 @@ class Computer:
 
     @asynccontextmanager
     async def calls_ended(self, drain_s: float) -> AsyncIterator[None]:
-        """On leaving, wait `drain_s` for running calls, then break them off. Calls that wait for the user's
-        confirmation end at once."""
+        """On leaving, wait `drain_s` for running calls, then break them off. Nobody is
+        asked at the terminal any more."""
         try:
             yield
         finally:
-            self.confirmation.ask_no_more()
+            if self._terminal is not None:
+                self._terminal.close()
             if self.owner.running:
                 _log.info(waiting_for_calls(self.owner.running, drain_s))
             try:

@@ -11,18 +11,16 @@ import asyncio
 import json
 import logging
 import time
-from asyncio.subprocess import PIPE
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from asyncio.subprocess import DEVNULL
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from enum import StrEnum
 from tempfile import TemporaryFile
 from typing import Any, Final, Literal, Protocol
 
 import mcp_types as types
 
-from smcp_bus import exact_json
-from smcp_bus.audit import Event, Trail, sha256
+from smcp_bus.audit import Event, Trail
 from smcp_bus.callers import Caller
 from smcp_bus.ownership import Seat
 from smcp_computer.settings import Confirm, ConfirmPolicy
@@ -37,9 +35,7 @@ _log = logging.getLogger("smcp_computer.confirmation")
 
 SETTING: Final = "SMCP_CONFIRM"
 PROGRAM: Final = "SMCP_CONFIRM_COMMAND"
-WITHDRAWN: Final = "withdrawn"
 HOUR_S: Final = 3600.0
-_STOPPING: Final = "was not run: this Computer is stopping, and asks nobody any more"
 
 
 class Answer(StrEnum):
@@ -125,12 +121,10 @@ class Confirmation:
         self._by_agent = setting == "agent"
         self._is_default = setting is None
         self.setting = Confirm.ASK if setting == "agent" else setting or (Confirm.ASK if asker else Confirm.ALLOW)
-        self._questions: set[asyncio.Timeout] = set()
         self._remembered: dict[ToolRef, tuple[object, float]] = {}
         """Tools that may run without another approval: what was allowed, and until when (`time.monotonic`)."""
-        self._over = False
-        self.answers: dict[str, float] = dict.fromkeys((*Answer, WITHDRAWN), 0)
-        """Approval requests, by how they ended."""
+        self.answers: dict[str, float] = dict.fromkeys(Answer, 0)
+        """Approval requests, by their answers."""
 
     @property
     def policy(self) -> str:
@@ -148,12 +142,6 @@ class Confirmation:
             case _:
                 return f"run unasked ({f'no terminal is attached; see {SETTING}' if self._is_default else given})"
 
-    def ask_no_more(self) -> None:
-        """Withdraw and refuse open approval requests, and refuse what would still be asked: the Computer stops."""
-        self._over = True
-        for each in self._questions:
-            each.reschedule(asyncio.get_running_loop().time())
-
     async def refusal(
         self, target: Target, request: ToolCallReq, caller: Caller, *, approved: bool | None = None
     ) -> str | None:
@@ -164,27 +152,6 @@ class Confirmation:
 
         Raises ApprovalNeeded: the Agent has to approve it.
         """
-        records: list[Awaitable[bool] | None] = []
-
-        def answered(answer: str) -> None:
-            """With `withdrawn`: the call ended before there was an answer."""
-            self.answers[answer] += 1
-            records.append(self._trail.write(approval_event(answer, request, caller, self._seat)))
-
-        refusal = await self._decided(target, request, caller, approved, answered)
-        for written in records:
-            if written is not None and not await written:
-                return refusal or "was not run: its approval cannot be recorded (SMCP_AUDIT=required)"
-        return refusal
-
-    async def _decided(
-        self,
-        target: Target,
-        request: ToolCallReq,
-        caller: Caller,
-        approved: bool | None,
-        answered: Callable[[str], None],
-    ) -> str | None:
         meta, tool = target.configured, target.ref.tool
         confirm, why = wanted(
             self.setting,
@@ -198,67 +165,42 @@ class Confirmation:
             return refusal  # no approval: an Agent can provoke any number, and real ones would be lost
         if confirm is Confirm.ALLOW or self._is_remembered(target):
             return None
-        if self._over:
-            answered(WITHDRAWN)
-            return _STOPPING
-        if by_agent and approved is not None:
-            answered(Answer.YES if approved else Answer.NO)
-            return None if approved else "was declined by the Agent's user"
         user = caller.rights.holder if caller.rights is not None and caller.rights.delegate else None
-        if by_agent:
-            text = approval_text(target.ref, request.agent, request.params, user)
-            if len(text) <= LONGEST:
-                raise ApprovalNeeded(f"{text}. Run it?")
-            answered(Answer.UNREADABLE)
-            return _UNREADABLE
-        asking = asyncio.timeout(None)
-        try:
-            async with asking:
-                self._questions.add(asking)
-                return await self._asked(target, request, answered, user)
-        except TimeoutError:
-            if not asking.expired():
-                raise
-            return _STOPPING
-        finally:
-            self._questions.discard(asking)
+        if not by_agent:
+            answer = await self._asked(target, request, user)
+        elif approved is not None:
+            answer = Answer.YES if approved else Answer.NO
+        elif len(text := approval_text(target.ref, request.agent, request.params, user)) <= LONGEST:
+            raise ApprovalNeeded(f"{text}. Run it?")
+        else:
+            answer = Answer.UNREADABLE
+        if answer is None:
+            return None
+        self.answers[answer] += 1
+        written = self._trail.write(approval_event(answer, request, caller, self._seat))
+        if answer is Answer.UNREADABLE:
+            return f"needs confirmation, and its parameters are too many to be read: above {LONGEST} characters"
+        if answer is Answer.NO:
+            return "was declined by the Agent's user" if by_agent else "was declined by the user of this Computer"
+        if written is not None and not await written:
+            return "was not run: its approval cannot be recorded (SMCP_AUDIT=required)"
+        return None
 
-    def withdrawal(self, request: ToolCallReq, caller: Caller) -> Callable[[], None]:
-        """Counts and records that the Agent did not answer. It keeps no parameters: they may be large."""
-        hashed = sha256(exact_json.written(request.params, sort_keys=True))
-        event = replace(approval_event(WITHDRAWN, request, caller, self._seat), arguments=None, args_sha256=hashed)
-
-        def withdrawn() -> None:
-            self.answers[WITHDRAWN] += 1
-            self._trail.write(event)
-
-        return withdrawn
-
-    async def _asked(
-        self, target: Target, request: ToolCallReq, answered: Callable[[str], None], user: str | None
-    ) -> str | None:
+    async def _asked(self, target: Target, request: ToolCallReq, user: str | None) -> Answer | None:
+        """None: the answer to the call before this one is remembered."""
         assert self._asker is not None  # else `refused_by` says so
         hints = target.tool.annotations
         destructive = hints is not None and hints.destructive_hint is True
         async with self._asker.turn:
-            if self._is_remembered(target):  # answered for the call before this one
+            if self._is_remembered(target):
                 return None
-            answered_with: str = WITHDRAWN
-            try:
-                answer = await self._asker.ask(
-                    target.ref, request.agent, request.params, destructive=destructive, user=user
-                )
-                answered_with = answer.value
-            finally:
-                answered(answered_with)
-        if answer in (Answer.ALWAYS, Answer.HOUR):
-            until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
-            self._remembered[target.ref] = (_allowed(target), until)
-        elif answer is Answer.UNREADABLE:
-            return _UNREADABLE
-        elif answer is not Answer.YES:
-            return "was declined by the user of this Computer"
-        return None
+            answer = await self._asker.ask(
+                target.ref, request.agent, request.params, destructive=destructive, user=user
+            )
+            if answer in (Answer.ALWAYS, Answer.HOUR):
+                until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
+                self._remembered[target.ref] = (_allowed(target), until)
+            return answer
 
     def _is_remembered(self, target: Target) -> bool:
         allowed, until = self._remembered.get(target.ref, (None, 0.0))
@@ -266,7 +208,7 @@ class Confirmation:
 
 
 def approval_event(answer: str, request: ToolCallReq, caller: Caller, seat: Seat) -> Event:
-    """The record of an answer, or of `withdrawn`."""
+    """The record of an answer."""
     rights = caller.rights
     return Event(
         "approval",
@@ -302,7 +244,6 @@ LONGEST_VALUE: Final = 120
 LONGEST: Final = 8_000
 """Characters of all parameters that a user can be expected to read. What is longer is refused, and not cut: what is cut
 away would be approved unseen."""
-_UNREADABLE: Final = f"needs confirmation, and its parameters are too many to be read: above {LONGEST} characters"
 _REFUSALS: Final = {"n": Answer.NO, "no": Answer.NO, "": Answer.NO}
 _WORDS: Final = {"y": Answer.YES, "yes": Answer.YES, "always": Answer.ALWAYS, "hour": Answer.HOUR, **_REFUSALS}
 _PROMPT: Final = "Run it? [y/N, 'always' for this tool, 'hour' for an hour] "
@@ -341,7 +282,7 @@ class ByProgram:
     """Runs a program for each approval request, without a shell.
 
     It gets `{"server", "tool", "agent", "user", "params", "destructive"}` as JSON at its standard input. Exit status 0
-    is a yes, another a no. It may print one of the words of `Answer` instead.
+    is a yes, another a no.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -359,25 +300,18 @@ class ByProgram:
             question.write(json.dumps({**asked, "destructive": destructive}).encode())
             question.seek(0)
             try:
-                program = await asyncio.create_subprocess_exec(*self._command, stdin=question, stdout=PIPE)
+                program = await asyncio.create_subprocess_exec(*self._command, stdin=question, stdout=DEVNULL)
             except OSError as error:
                 _log.warning("%s: cannot be started, so no call is confirmed: %s", PROGRAM, error.strerror)
                 return Answer.NO
         try:
-            said, _ = await program.communicate()
+            status = await program.wait()
         finally:
             if program.returncode is None:
                 with suppress(ProcessLookupError):
                     program.kill()
                 await program.wait()
-        word = said.decode(errors="replace").strip().casefold()
-        if program.returncode != 0:
-            return Answer.NO
-        if word and word not in _WORDS:
-            words = ", ".join(filter(None, _WORDS))
-            _log.warning("%s: printed something else than %s: the call is not confirmed", PROGRAM, words)
-            return Answer.NO
-        return _WORDS[word] if word else Answer.YES
+        return Answer.YES if status == 0 else Answer.NO
 
 
 def approval_text(ref: ToolRef, agent: str, params: Mapping[str, Any], user: str | None = None) -> str:

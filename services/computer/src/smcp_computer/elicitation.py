@@ -7,7 +7,7 @@ the same tool with the same parameters brings the state and the answers. A state
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from secrets import token_urlsafe
@@ -91,8 +91,6 @@ class OpenElicitation:
     """The call that its MCP server does not end until it gets the answer; None: no call runs meanwhile."""
     is_approval: bool = False
     """It is this Computer's approval request."""
-    withdrawn: Callable[[], None] = lambda: None
-    """Called if it is dropped without an answer."""
 
 
 class OpenElicitations:
@@ -163,7 +161,6 @@ class OpenElicitations:
 
     def _drop(self, state: str, why: str) -> None:
         elicitation = self._remove(state)
-        elicitation.withdrawn()
         if elicitation.waiting is not None:
             elicitation.waiting.stop(why)
 

@@ -45,6 +45,7 @@ def open_terminal() -> Iterator["Terminal | None"]:
     except OSError:
         yield None
         return
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a job that goes to the background may ask on, and is not stopped
     try:
         terminal = Terminal(descriptor)
         yield terminal if terminal.in_foreground() else None
@@ -57,8 +58,13 @@ class Terminal:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._closed = False
         self.turn = asyncio.Lock()
         """To be held while asking: questions that belong together come in one turn."""
+
+    def close(self) -> None:
+        """Withdraw an open question, and ask no more: the process ends."""
+        self._closed = True
 
     def in_foreground(self) -> bool:
         """Whether the user's lines go to this process. A job in the background that reads is stopped by the kernel."""
@@ -83,12 +89,10 @@ class Terminal:
         return await self._answer(text, prompt, str, "")
 
     async def choose(self, text: str, prompt: str, options: Sequence[str], default: str | None = None) -> str:
-        """One of the options, chosen by its number or typed as it is; by the Enter key `default`, if there is one."""
-        answers = {str(number): option for number, option in enumerate(options, 1)} | {each: each for each in options}
-        answers |= {} if default is None else {"": default}
-        listed = "".join(f"\n  {number}) {printable(option)}" for number, option in enumerate(options, 1))
-        wrong = f"Please say a number from 1 to {len(options)}"
-        return await self._answer(f"{text}{listed}", prompt, lambda line: answers[line.strip()], wrong)
+        """One of the options, chosen by its number; by the Enter key `default`, if there is one."""
+        answers = {str(number): option for number, option in enumerate(options, 1)}
+        listed = "".join(f"\n  {number}) {printable(option)}" for number, option in answers.items())
+        return await self.ask(f"{text}{listed}", prompt, answers | ({} if default is None else {"": default}))
 
     async def _answer(
         self, text: str, prompt: str, meaning: Callable[[str], T], wrong: str, *, hidden: bool = False
@@ -96,10 +100,6 @@ class Terminal:
         """Ask until `meaning` raises no LookupError."""
         assert self.turn.locked()
         try:
-            if not self.in_foreground():
-                self._write(f"\n{text}\n(bring this job to the foreground to answer)\n")
-                while not self.in_foreground():  # noqa: ASYNC110 -- see POLL_S
-                    await asyncio.sleep(POLL_S)
             same = sys.stderr.isatty()
             above = rewritten_logs(lambda lines: f"{_ERASE_LINE}{lines}{prompt}") if same else nullcontext()
             with self._reading(hidden=hidden), above:
@@ -122,36 +122,26 @@ class Terminal:
     @contextmanager
     def _reading(self, *, hidden: bool) -> Iterator[None]:
         """What was typed before is no answer to this question."""
-        with _undisturbed():
-            termios.tcflush(self._descriptor, termios.TCIFLUSH)
-            before = termios.tcgetattr(self._descriptor)
-            if hidden:
-                silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
-                termios.tcsetattr(self._descriptor, termios.TCSADRAIN, silent)
+        termios.tcflush(self._descriptor, termios.TCIFLUSH)
+        before = termios.tcgetattr(self._descriptor)
+        if hidden:
+            silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+            termios.tcsetattr(self._descriptor, termios.TCSADRAIN, silent)
         try:
             yield
         finally:
             if hidden:
-                with _undisturbed():
-                    termios.tcsetattr(self._descriptor, termios.TCSADRAIN, before)
+                termios.tcsetattr(self._descriptor, termios.TCSADRAIN, before)
 
     async def _line(self) -> str:
-        while not (self.in_foreground() and select.select([self._descriptor], [], [], 0)[0]):  # noqa: ASYNC110 -- see POLL_S
+        while not (self.in_foreground() and select.select([self._descriptor], [], [], 0)[0]):
             await asyncio.sleep(POLL_S)
+            if self._closed:
+                raise TerminalGone
         return os.read(self._descriptor, MAX_LINE).decode(errors="replace").rstrip("\r\n")
 
     def _write(self, text: str) -> None:
         os.write(self._descriptor, text.encode(errors="replace"))
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A job that went to the background meanwhile may set the modes, and is not stopped for it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

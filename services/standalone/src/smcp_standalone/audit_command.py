@@ -43,7 +43,7 @@ _BLANKS: Final = str.maketrans("\t\r\n", "   ")
 """In JSON they stand between values only."""
 OUTCOMES: Final = (
     *("ok", "moved", "unchanged", "back", "disconnected", "expired", "not_back", "tool_error", "timeout", "cancelled"),
-    *("broken_off", "yes", "always", "hour", "no", "unreadable", "withdrawn", "added", "removed"),
+    *("broken_off", "yes", "always", "hour", "no", "unreadable", "added", "removed"),
 )
 """Beside the codes of errors; `docs/guides/audit.md` says of which kind of record each is."""
 

@@ -287,8 +287,7 @@ class ToolCalls:
         try:
             refusal = await self._confirmed(call, target)
         except ApprovalNeeded as error:
-            withdrawn = self.confirmation.withdrawal(call.request, call.caller)
-            return call.open(approval(str(error)), is_approval=True, withdrawn=withdrawn)
+            return call.open(approval(str(error)), is_approval=True)
         finally:
             call.record.asking = False
         if refusal is None:
