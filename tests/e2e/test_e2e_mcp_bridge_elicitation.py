@@ -111,15 +111,13 @@ async def test_a_client_that_cannot_ask_gets_an_error_that_a_model_can_read_and_
 
 
 @SERVERS
-async def test_an_answer_that_does_not_fit_is_asked_again_of_a_handshake_client(nats_url: str, server: str) -> None:
-    user = User(types.ElicitResult(action="accept", content={"day": "sunday"}), FRIDAY)
-    async with box(nats_url, server, "legacy", user) as (bridge, _):
-        assert await bridge.text("book") == "book {}: accept {'day': 'friday'}"
-        why = 'day: the value is not one of "monday" or "friday"'
-        assert [each.message for each in user.asked] == [
-            "Which day (1)?",
-            f"Which day (1)? (The last answer was refused: {why})",
-        ]
+async def test_an_answer_that_does_not_fit_ends_the_call_of_a_handshake_client(nats_url: str, server: str) -> None:
+    user = User(types.ElicitResult(action="accept", content={"day": "sunday"}))
+    async with box(nats_url, server, "legacy", user) as (bridge, computer):
+        said = await bridge.text("book")
+        assert said.startswith("!Error 400: inputResponses.")
+        assert 'day: the value is not one of "monday" or "friday"' in said
+        await eventually(lambda: computer.calls.held()["open_elicitations"] == 0)
 
 
 @SERVERS

@@ -47,44 +47,6 @@ async def test_an_answer_that_the_computer_refuses_cancels_the_call_that_asked()
         await eventually(lambda: cancelled(gateway) == ["first"])
 
 
-async def test_a_user_is_asked_again_only_for_the_answer_that_does_not_fit_and_hears_why() -> None:
-    heard: list[tuple[str, str | None]] = []
-
-    async def on_input(request: InputRequest) -> InputAnswer:
-        heard.append((request.key, request.problem))
-        assert request.raw == FORM["params"]
-        return request.accept({"day": "sunday" if request.key == "q" and len(heard) < 4 else "friday"})
-
-    async def answer(data: dict[str, Any]) -> Any:
-        if "input_state" not in data:
-            return {**ASKED, "meta": {"a2c_input_required": {"requests": {"p": FORM, "q": FORM}, "state": "s"}}}
-        if data["input_responses"]["q"]["content"]["day"] == "friday":
-            return BOOKED
-        field = "input_responses.q.content.day"
-        return {"code": 400, "message": f"{field}: wrong", "details": {"field": field}}
-
-    async with fake_gateway() as gateway:
-        async with agent_at(gateway) as agent:
-            gateway.answers["client:tool_call"] = answer
-            assert (await agent.call_tool("red", "book", on_input=on_input)).text == "booked"
-        assert heard == [("p", None), ("q", None), ("q", "day: wrong"), ("q", "day: wrong")]
-        assert cancelled(gateway) == []
-
-
-async def test_a_user_is_asked_at_most_three_times_more() -> None:
-    heard: list[str | None] = []
-
-    async def on_input(request: InputRequest) -> InputAnswer:
-        heard.append(request.problem)
-        return request.accept()
-
-    async with fake_gateway() as gateway, agent_at(gateway) as agent:
-        eliciting(gateway, WRONG)
-        with pytest.raises(Malformed):
-            await agent.call_tool("red", "book", on_input=on_input)
-        assert len(heard) == 4
-
-
 class Sleepy:
     """A user who does not answer; `fails`: whose program gives up by itself."""
 

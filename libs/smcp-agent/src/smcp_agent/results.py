@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from smcp_agent.errors import BadReply, Malformed
+from smcp_agent.errors import BadReply
 from smcp_agent.rpc import reply_of
 from smcp_proto.schemas import CallToolResult
 from smcp_proto.schemas import ResourceContents as WireContents
@@ -164,12 +164,8 @@ class InputRequest:
     """JSON Schema of the answer's content; None: there is none to give."""
     url: str | None = None
     """A page that the user should open. Show it in full, and let the user decide: nothing opens it by itself."""
-    problem: str | None = None
-    """Why the last answer to it was refused; None: it is asked for the first time."""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The parameters of MCP's ElicitRequest as they came over the wire."""
-    refused_field: str | None = None
-    """The field of the form that was wrong in the last answer; None: no single one."""
 
     @property
     def is_approval(self) -> bool:
@@ -192,11 +188,8 @@ class InputRequest:
         return InputAnswer("cancel")
 
 
-_FIELD: Final = "input_responses."
 MAX_ROUNDS: Final = 33
 """How often one call may elicit: a Computer asks for its approval, and lets an MCP server elicit 32 times."""
-MAX_REFUSED_ANSWERS: Final = 3
-"""How often a user is asked again after an answer that does not fit."""
 Responses = Mapping[str, Mapping[str, Any]]
 """MCP's ElicitResult by the key of its request."""
 OnInput = Callable[[InputRequest], Awaitable[InputAnswer]]
@@ -235,39 +228,18 @@ def given_up(result: CallResult) -> CallResult:
     return replace(result, content=(*result.content, TextContent(NOBODY_ANSWERED)), raw=raw)
 
 
-def is_about_answer(error: Malformed) -> bool:
-    """Whether a call was refused since an answer does not fit: its elicitation is still open."""
-    return str(error.details.get("field")).startswith(_FIELD)
-
-
 async def answered(
-    result: CallResult,
-    on_input: OnInput,
-    computer: str,
-    tool: str,
-    params: Mapping[str, Any],
-    earlier: Responses,
-    refusal: Malformed | None,
+    result: CallResult, on_input: OnInput, computer: str, tool: str, params: Mapping[str, Any]
 ) -> Responses:
-    """The answers to a call's elicitations, asked one after the other. Of the `earlier` answers, only those that the
-    `refusal` names are asked again.
+    """The answers to a call's elicitations, asked one after the other.
 
     Raises BadReply: the elicitations cannot be read; TypeError: `on_input` is not async, or gave no answer; and what it
     raises.
     """
-    wrong = "" if refusal is None else f"{refusal.details.get('field')}."
     responses: dict[str, Mapping[str, Any]] = {}
     for key, raw in result.input_requests.items():
-        if key in earlier and not wrong.startswith(f"{_FIELD}{key}."):
-            responses[key] = earlier[key]
-            continue
         said = _Elicitation.model_validate(raw["params"])
-        problem = None if refusal is None else refusal.message.removeprefix(f"{_FIELD}{key}.").removeprefix("content.")
-        field = wrong.removeprefix(f"{_FIELD}{key}.content.")
-        request = InputRequest(
-            key, computer, tool, params, said.message, said.requestedSchema, said.url, problem, raw["params"],
-            None if field == wrong else field.partition(".")[0],
-        )  # fmt: skip
+        request = InputRequest(key, computer, tool, params, said.message, said.requestedSchema, said.url, raw["params"])
         waiting: Any = on_input(request)  # whatever the application gives
         if not isawaitable(waiting):
             raise TypeError(f"on_input has to be an async function: it gave {type(waiting).__name__} without waiting")

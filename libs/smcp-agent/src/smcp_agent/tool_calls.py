@@ -17,11 +17,10 @@ from pydantic import ValidationError
 
 from smcp_agent.cache import AnswerCache, ToolCache
 from smcp_agent.desktop import DesktopQuery
-from smcp_agent.errors import BadReply, Malformed, NoAnswer
+from smcp_agent.errors import BadReply, NoAnswer
 from smcp_agent.finder import FinderQuery
 from smcp_agent.result_formats import Previews, allowed_chars
 from smcp_agent.results import (
-    MAX_REFUSED_ANSWERS,
     MAX_ROUNDS,
     CallResult,
     OnInput,
@@ -29,7 +28,6 @@ from smcp_agent.results import (
     answered,
     call_result,
     given_up,
-    is_about_answer,
 )
 from smcp_agent.rpc import GRACE_S, RpcClient, checked, mapping_of, replier, request_span
 from smcp_proto.schemas import PROGRESS, ToolCallReq, ToolProgress, ToolProgressNotification
@@ -98,14 +96,13 @@ class ToolCallMethods:
             on_progress: a plain function, called with what the tool reports while it runs, at most ten times a second,
                 if its MCP server reports anything. The loop handles its exceptions.
             on_input: an async function that answers elicitation and approval requests. The answer is sent with the
-                same `timeout`, under a new req_id. After an answer that does not fit, it is asked again, at most three
-                times (`InputRequest.problem`). It is cancelled when the Computer stops waiting, by default after 5
+                same `timeout`, under a new req_id. It is cancelled when the Computer stops waiting, by default after 5
                 minutes. Then, and where it is None, the call is cancelled, and its result is an error that says what
                 was asked.
 
         Raises:
-            Malformed: an argument is not what the protocol allows, or an answer not what was asked; `details.field`
-                names it.
+            Malformed: an argument is not what the protocol allows, or an answer not what was asked, and the call is
+                cancelled; `details.field` names it.
             NotFound: there is no such Computer in the office.
             BadReply: the Computer elicits without end.
             TimedOut: nobody answered in time. (A tool stopped by its Computer is a result with `timed_out`.)
@@ -119,48 +116,34 @@ class ToolCallMethods:
         if given is not None and not callable(given):
             raise refused("on_input", "an async function of one argument")
         asked: CallResult | None = None  # elicits input, and has no answer yet
-        refusal: Malformed | None = None  # of the last answers
         responses: Responses = {}
-        rounds = refusals = 0
-        asked_at = 0.0
+        rounds = 0
         try:
             while True:
-                try:
-                    result = await self.call_once(
-                        computer,
-                        tool,
-                        params,
-                        timeout=timeout,
-                        req_id=req_id,
-                        max_chars=max_chars,
-                        on_progress=on_progress,
-                        input_state=None if asked is None else asked.input_state,
-                        input_responses=None if asked is None else responses,
-                    )
-                except Malformed as error:
-                    if asked is None or refusals == MAX_REFUSED_ANSWERS or not is_about_answer(error):
-                        raise
-                    refusals, refusal = refusals + 1, error
-                else:
-                    if not result.input_required:
-                        asked = None
-                        return result
-                    asked, refusal, responses = result, None, {}
-                    refusals, rounds, asked_at = 0, rounds + 1, asyncio.get_running_loop().time()
-                    if rounds > MAX_ROUNDS:
-                        raise BadReply(
-                            f"the Computer {computer!r} elicited more than {MAX_ROUNDS} times in a call of {tool!r}"
-                        )
-                fields = mapping_of("params", params)
-                answers = (
-                    await _in_time(
-                        asked_at + asked.input_expires_in_s,
-                        answered(asked, on_input, computer, tool, fields, responses, refusal),
-                    )
-                    if on_input is not None
-                    else None
+                result = await self.call_once(
+                    computer,
+                    tool,
+                    params,
+                    timeout=timeout,
+                    req_id=req_id,
+                    max_chars=max_chars,
+                    on_progress=on_progress,
+                    input_state=None if asked is None else asked.input_state,
+                    input_responses=None if asked is None else responses,
                 )
-                if answers is None:
+                if not result.input_required:
+                    asked = None
+                    return result
+                asked, rounds = result, rounds + 1
+                if rounds > MAX_ROUNDS:
+                    raise BadReply(
+                        f"the Computer {computer!r} elicited more than {MAX_ROUNDS} times in a call of {tool!r}"
+                    )
+                if on_input is None:
+                    return given_up(asked)
+                seconds = asked.input_expires_in_s
+                work = answered(asked, on_input, computer, tool, mapping_of("params", params))
+                if (answers := await _in_time(seconds, work)) is None:
                     return given_up(asked)
                 responses, req_id = answers, None
         finally:
@@ -269,9 +252,9 @@ class ToolCallMethods:
             asyncio.get_running_loop().call_soon(on_progress, note)
 
 
-async def _in_time(deadline: float, work: Coroutine[Any, Any, Responses]) -> Responses | None:
-    """What the work gives; None: it took until the deadline, in the time of the loop, and was cancelled."""
-    limit = asyncio.timeout_at(deadline)
+async def _in_time(seconds: float, work: Coroutine[Any, Any, Responses]) -> Responses | None:
+    """What the work gives; None: it took longer, and was cancelled."""
+    limit = asyncio.timeout(seconds)
     try:
         async with limit:
             return await work

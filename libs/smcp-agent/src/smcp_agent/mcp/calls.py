@@ -92,8 +92,6 @@ async def _ask(context: Context, request: InputRequest, when_gone: WhenGone) -> 
     """The answer of the client's user, asked on its session while its call waits. Raises ElicitationUnsupported."""
     _check_modes(context, [request.raw])
     said = dict(request.raw)
-    if request.problem is not None:
-        said["message"] = f"{request.message} (The last answer was refused: {request.problem})"
     if request.url is not None:
         said.setdefault("elicitationId", uuid4().hex)  # clients of 2025 want one; servers of 2026 give none
     try:
