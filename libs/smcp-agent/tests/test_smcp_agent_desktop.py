@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from smcp_agent import Desktop, DesktopChanged, NotFound, Notified, Reconnected, SmcpAgent, Window, prompt_text, windows
+from smcp_agent import DesktopChanged, NotFound, Notified, Reconnected, SmcpAgent, Window, prompt_text, windows
 from smcp_agent.errors import BadReply, Malformed
 from smcp_testing.context_computer import ContextComputer, agent_beside
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
@@ -24,7 +24,7 @@ def at(gateway: FakeGateway) -> tuple[SmcpAgent, ContextComputer]:
     return agent_beside(red, gateway), red
 
 
-def desktop(*entries: str) -> Desktop:
+def desktop(*entries: str) -> JsonObject:
     return {"desktops": list(entries), "req_id": "r"}
 
 

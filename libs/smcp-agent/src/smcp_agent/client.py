@@ -24,7 +24,6 @@ from smcp_agent.events import Event, EventHub, EventStream
 from smcp_agent.finder import FinderMethods
 from smcp_agent.llm import ModelMethods
 from smcp_agent.office import ROOM_S, Office
-from smcp_agent.prompts import PromptMethods
 from smcp_agent.resources import ResourceMethods
 from smcp_agent.result_formats import Previews
 from smcp_agent.results import OnInput
@@ -47,7 +46,7 @@ from smcp_proto.schemas import (
 _Result = TypeVar("_Result")
 
 
-class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, ResourceMethods):
+class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
     """An Agent in an office, as an async context manager.
 
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:

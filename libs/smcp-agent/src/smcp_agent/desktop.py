@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Final, NotRequired, TypedDict
+from typing import Any, Final
 
 from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.errors import SmcpError, unanswered_message
-from smcp_agent.rpc import RpcClient
+from smcp_agent.rpc import JsonObject, RpcClient
 from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
 
 _PROCESS_KEY: Final = secrets.token_bytes()
@@ -38,18 +38,6 @@ MAX_AGE_S: Final = 10.0
 logger = logging.getLogger(__name__)
 
 
-class Desktop(TypedDict):
-    """The protocol's GetDeskTopRet."""
-
-    desktops: list[str]
-    """One window each, in the Computer's order: its URI, then, where it has text, an empty line and the text."""
-    req_id: str
-    a2c_missing: NotRequired[int]
-    """Windows, or MCP servers' lists of them, that could not be read. Nothing announces them later: ask again."""
-    a2c_ages: NotRequired[list[float]]
-    """How long ago each of `desktops` was read (seconds); 0 for this request. Given where an MCP server is slow."""
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """A window of a desktop."""
@@ -61,14 +49,14 @@ class Window:
     """How long before the answer it was read (seconds): its MCP server is slow. 0: it was read for the answer."""
 
 
-def windows(desktop: Desktop) -> tuple[Window, ...]:
+def windows(desktop: Mapping[str, Any]) -> tuple[Window, ...]:
     """The windows of a desktop, each with its URI and its text apart."""
     parts = [entry.partition("\n\n") for entry in desktop["desktops"]]
     ages = chain(desktop.get("a2c_ages", ()), repeat(0.0))
     return tuple(Window(uri, text, age) for (uri, _, text), age in zip(parts, ages, strict=False))
 
 
-def prompt_text(desktops: Mapping[str, Desktop]) -> str:
+def prompt_text(desktops: Mapping[str, Mapping[str, Any]]) -> str:
     """Desktops, by their Computers, as a block of text for a model's prompt; empty where no window is open.
 
     A window of a slow MCP server says how old it is. What a window shows was written by others. It can neither end its
@@ -105,8 +93,12 @@ class DesktopMethods(ABC):
     def computers(self) -> list[str]:
         """Names of the Computers that are in the office now."""
 
-    async def get_desktop(self, computer: str, *, size: int | None = None, window: str | None = None) -> Desktop:
-        """A Computer's desktop, asked of it now.
+    async def get_desktop(self, computer: str, *, size: int | None = None, window: str | None = None) -> JsonObject:
+        """A Computer's desktop, asked of it now: the protocol's GetDeskTopRet.
+
+        `desktops` has one text for each window, in the Computer's order: its URI, then, where it has text, an empty
+        line and the text. `a2c_missing` says how many windows could not be read, `a2c_ages` how long ago each was read
+        (seconds) where an MCP server is slow.
 
         Args:
             size: at most so many windows; 0 or less: none; None: all.
@@ -116,14 +108,14 @@ class DesktopMethods(ABC):
         """
         request = self._rpc.query(GetDeskTopReq, computer, desktop_size=size, window=window)
         reply = await self._rpc.ask("client:get_desktop", request, GetDeskTopRet, "desktops", computer)
-        found: Desktop = {"desktops": reply.desktops, "req_id": reply.req_id or request.req_id}
+        found: JsonObject = {"desktops": reply.desktops, "req_id": reply.req_id or request.req_id}
         if reply.a2c_missing:
             found["a2c_missing"] = reply.a2c_missing
         if reply.a2c_ages:
             found["a2c_ages"] = reply.a2c_ages
         return found
 
-    async def desktop(self, computer: str, *, max_age: float | None = MAX_AGE_S) -> Desktop:
+    async def desktop(self, computer: str, *, max_age: float | None = MAX_AGE_S) -> JsonObject:
         """As `get_desktop`, from the cache where nothing changed since, nothing was missing (`a2c_missing`), and it was
         asked for at most `max_age` seconds ago (None: whenever; for MCP servers that announce every change)."""
         return await self._answers.get(
@@ -145,7 +137,7 @@ class DesktopMethods(ABC):
         found = await asyncio.gather(*(self._desktop_or_none(name, max_age) for name in names))
         return prompt_text({name: desktop for name, desktop in zip(names, found, strict=True) if desktop is not None})
 
-    async def _desktop_or_none(self, computer: str, max_age: float | None) -> Desktop | None:
+    async def _desktop_or_none(self, computer: str, max_age: float | None) -> JsonObject | None:
         try:
             return await self.desktop(computer, max_age=max_age)
         except SmcpError as error:

@@ -1,20 +1,23 @@
-"""The resources of Computers (computer.txt, resources chapter): how they are listed, read and watched."""
+"""The resources and prompts of Computers (computer.txt, resources chapter): how they are listed, read and watched."""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NotRequired, TypedDict, TypeVar, cast
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.errors import BadReply
 from smcp_agent.results import ResourceContents, resource_contents
-from smcp_agent.rpc import RpcClient, mapping_of, reply_of
+from smcp_agent.rpc import JsonObject, RpcClient, mapping_of, reply_of
 from smcp_agent.subscriptions import Subscription, Subscriptions
 from smcp_proto.schemas import (
     CompleteReq,
     CompleteResult,
+    GetPromptReq,
+    GetPromptResult,
+    ListPromptsReq,
     ListResourcesReq,
     ListResourceTemplatesReq,
     ReadResourceReq,
@@ -22,70 +25,11 @@ from smcp_proto.schemas import (
     SubscribeResourceReq,
     UnsubscribeResourceReq,
 )
+from smcp_proto.schemas import Prompt as WirePrompt
 from smcp_proto.schemas import Resource as WireResource
 from smcp_proto.schemas import ResourceTemplate as WireTemplate
 
-Page = TypeVar("Page", bound=Mapping[str, Any])
-
 logger = logging.getLogger(__name__)
-
-
-class Resource(TypedDict):
-    """A resource as its MCP server lists it (computer.txt, resources chapter, 3); what else the server says of it is
-    there, too."""
-
-    uri: str
-    name: str
-    title: NotRequired[str]
-    description: NotRequired[str]
-    mimeType: NotRequired[str]
-    size: NotRequired[int]
-    """Bytes."""
-    annotations: NotRequired[dict[str, Any]]
-    _meta: NotRequired[dict[str, Any]]
-    serverId: NotRequired[str]
-    """Its MCP server, where its Computer says so: ours does."""
-
-
-class ResourceTemplate(TypedDict):
-    """A template of URIs (RFC 6570) as its MCP server lists it; what else the server says of it is there, too."""
-
-    uriTemplate: str
-    name: str
-    title: NotRequired[str]
-    description: NotRequired[str]
-    mimeType: NotRequired[str]
-    serverId: NotRequired[str]
-    """Its MCP server, where its Computer says so: ours does."""
-
-
-class ResourceList(TypedDict):
-    """One page of resources."""
-
-    resources: list[Resource]
-    nextCursor: NotRequired[str]
-    """There are more: what `list_resources` takes as its `cursor`."""
-    computer: NotRequired[str]
-    """Whose they are."""
-    meta: NotRequired[dict[str, Any]]
-    """Names what could not be listed, where something could not: see `SKIPPED`."""
-
-
-class ResourceTemplateList(TypedDict):
-    """One page of templates."""
-
-    resourceTemplates: list[ResourceTemplate]
-    nextCursor: NotRequired[str]
-    computer: NotRequired[str]
-    meta: NotRequired[dict[str, Any]]
-
-
-class Completion(TypedDict):
-    """Values that complete an argument."""
-
-    values: list[str]
-    total: NotRequired[int]
-    hasMore: NotRequired[bool]
 
 
 @dataclass(frozen=True)
@@ -95,7 +39,7 @@ class ListQuery(Query):
     server: str | None
 
 
-def is_listed(uri: str, pages: list[ResourceList]) -> bool:
+def is_listed(uri: str, pages: list[JsonObject]) -> bool:
     """Whether a resource is on one of these pages."""
     return any(each["uri"] == uri for page in pages for each in page["resources"])
 
@@ -112,7 +56,8 @@ def is_partial(page: Mapping[str, Any]) -> bool:
 
 
 class ResourceMethods:
-    """What `SmcpAgent` can do with resources."""
+    """What `SmcpAgent` can do with resources and prompts. They come as the MCP server lists them (MCP's Resource,
+    ResourceTemplate and Prompt, as JSON), with `serverId` where the Computer says so: ours does."""
 
     _rpc: RpcClient
     _answers: AnswerCache
@@ -145,26 +90,22 @@ class ResourceMethods:
 
     async def list_resources(
         self, computer: str | None = None, *, server: str | None = None, cursor: str | None = None
-    ) -> ResourceList:
-        """One page of resources, asked for now. Raises SmcpError: as `read_resource`.
+    ) -> JsonObject:
+        """One page of resources, asked for now: `resources`; `nextCursor` if there are more; `computer`, whose they
+        are; and `meta` if something could not be listed (see `SKIPPED`). Raises SmcpError: as `read_resource`.
 
         Args:
             computer: None: those of all Computers in the office, one after the other; a page names its Computer.
             server: only those of this MCP server.
             cursor: the `nextCursor` of the page before.
         """
-        page = await list_page(self._rpc, ListResourcesReq, "resources", WireResource, computer, server, cursor)
-        return cast("ResourceList", page)
+        return await _list_page(self._rpc, ListResourcesReq, "resources", WireResource, computer, server, cursor)
 
-    async def iter_resources(
-        self, computer: str | None = None, *, server: str | None = None
-    ) -> AsyncIterator[Resource]:
+    def iter_resources(self, computer: str | None = None, *, server: str | None = None) -> AsyncIterator[JsonObject]:
         """All resources, one page after the other, for `async for`. As `list_resources`."""
-        async for page in pages(self.list_resources, computer, server):
-            for each in page["resources"]:
-                yield each
+        return _items(self.list_resources, "resources", computer, server)
 
-    async def resources(self, computer: str | None = None, *, server: str | None = None) -> tuple[Resource, ...]:
+    async def resources(self, computer: str | None = None, *, server: str | None = None) -> tuple[JsonObject, ...]:
         """All resources, from the cache where nothing changed since and the list was complete. As `list_resources`."""
         pages = await self._answers.get(
             ListQuery(computer, server),
@@ -175,20 +116,17 @@ class ResourceMethods:
 
     async def list_resource_templates(
         self, computer: str | None = None, *, server: str | None = None, cursor: str | None = None
-    ) -> ResourceTemplateList:
-        """One page of templates, asked for now. Arguments and errors are those of `list_resources`."""
-        page = await list_page(
+    ) -> JsonObject:
+        """One page of `resourceTemplates`, asked for now. Arguments, other fields and errors: as `list_resources`."""
+        return await _list_page(
             self._rpc, ListResourceTemplatesReq, "resourceTemplates", WireTemplate, computer, server, cursor
         )
-        return cast("ResourceTemplateList", page)
 
-    async def iter_resource_templates(
+    def iter_resource_templates(
         self, computer: str | None = None, *, server: str | None = None
-    ) -> AsyncIterator[ResourceTemplate]:
+    ) -> AsyncIterator[JsonObject]:
         """All templates, one page after the other, for `async for`. As `list_resource_templates`."""
-        async for page in pages(self.list_resource_templates, computer, server):
-            for each in page["resourceTemplates"]:
-                yield each
+        return _items(self.list_resource_templates, "resourceTemplates", computer, server)
 
     async def complete(
         self,
@@ -199,8 +137,8 @@ class ResourceMethods:
         *,
         chosen: Mapping[str, str] | None = None,
         server: str | None = None,
-    ) -> Completion:
-        """What an argument of a template may be (finder.txt, completion).
+    ) -> JsonObject:
+        """What an argument of a template may be (finder.txt, completion): MCP's `values`, `total` and `hasMore`.
 
         Args:
             template: a `uriTemplate`, as `list_resource_templates` gives it.
@@ -211,7 +149,7 @@ class ResourceMethods:
         Raises SmcpError: as `read_resource`.
         """
         reference = {"type": "ref/resource", "uri": template}
-        return await completed(self._rpc, computer, reference, argument, value, chosen, server)
+        return await self._complete(computer, reference, argument, value, chosen, server)
 
     async def subscribe_resource(self, computer: str, uri: str, *, server: str | None = None) -> None:
         """Receive changes of a resource as `ResourceUpdated` events, until `unsubscribe_resource`.
@@ -237,26 +175,76 @@ class ResourceMethods:
             f"client:resources/{verb}", model, params, computer=wanted.computer, server=wanted.server
         )
 
-    async def _all_pages(self, computer: str | None, server: str | None) -> list[ResourceList]:
-        return [page async for page in pages(self.list_resources, computer, server)]
+    async def _all_pages(self, computer: str | None, server: str | None) -> list[JsonObject]:
+        return [page async for page in _pages(self.list_resources, computer, server)]
 
+    async def list_prompts(self, computer: str, *, server: str | None = None, cursor: str | None = None) -> JsonObject:
+        """One page of prompts, asked for now: MCP's `prompts` (each with its `serverId`), `nextCursor` and `meta`,
+        whose `a2c_skipped_servers` names the MCP servers whose prompts could not be listed.
 
-async def completed(
-    rpc: RpcClient,
-    computer: str,
-    reference: Mapping[str, str],
-    argument: str,
-    value: str,
-    chosen: Mapping[str, str] | None,
-    server: str | None,
-) -> Completion:
-    """What an argument of a template or a prompt (MCP's `ref`) may be. Raises SmcpError."""
-    params: dict[str, Any] = {"ref": reference, "argument": {"name": argument, "value": value}}
-    if others := mapping_of("chosen", chosen):
-        params["context"] = {"arguments": others}
-    answered = await rpc.ask_mcp("client:completion/complete", CompleteReq, params, computer=computer, server=server)
-    reply_of(CompleteResult, answered.result, f"the completion of {argument!r} that {answered.sender} sent")
-    return cast("Completion", answered.result["completion"])
+        Args:
+            server: only those of this MCP server.
+
+        Raises SmcpError: as `read_resource`.
+        """
+        return await _list_page(self._rpc, ListPromptsReq, "prompts", WirePrompt, computer, server, cursor)
+
+    def iter_prompts(self, computer: str, *, server: str | None = None) -> AsyncIterator[JsonObject]:
+        """All prompts, one page after the other, for `async for`. As `list_prompts`."""
+        return _items(self.list_prompts, "prompts", computer, server)
+
+    async def get_prompt(
+        self, computer: str, name: str, arguments: Mapping[str, str] | None = None, *, server: str | None = None
+    ) -> JsonObject:
+        """The `messages` of a prompt with its arguments filled in, asked for now, as MCP's GetPromptResult has them.
+
+        Args:
+            arguments: texts, by the names that the prompt lists.
+            server: its MCP server (`serverId` where it is listed); None: the Computer finds one that has it.
+
+        Raises:
+            McpError: the MCP server refused it; an argument is missing, say.
+            SmcpError: as `read_resource`.
+        """
+        params: JsonObject = {"name": name}
+        if given := mapping_of("arguments", arguments):
+            params["arguments"] = given
+        answered = await self._rpc.ask_mcp("client:prompts/get", GetPromptReq, params, computer=computer, server=server)
+        reply_of(GetPromptResult, answered.result, f"the prompt {name!r} that {answered.sender} sent")
+        return answered.result
+
+    async def complete_prompt(
+        self,
+        computer: str,
+        name: str,
+        argument: str,
+        value: str = "",
+        *,
+        chosen: Mapping[str, str] | None = None,
+        server: str | None = None,
+    ) -> JsonObject:
+        """What an argument of a prompt may be. As `complete`, with the name of a prompt in place of a template."""
+        reference = {"type": "ref/prompt", "name": name}
+        return await self._complete(computer, reference, argument, value, chosen, server)
+
+    async def _complete(
+        self,
+        computer: str,
+        reference: Mapping[str, str],
+        argument: str,
+        value: str,
+        chosen: Mapping[str, str] | None,
+        server: str | None,
+    ) -> JsonObject:
+        params: JsonObject = {"ref": reference, "argument": {"name": argument, "value": value}}
+        if others := mapping_of("chosen", chosen):
+            params["context"] = {"arguments": others}
+        answered = await self._rpc.ask_mcp(
+            "client:completion/complete", CompleteReq, params, computer=computer, server=server
+        )
+        reply_of(CompleteResult, answered.result, f"the completion of {argument!r} that {answered.sender} sent")
+        completion: JsonObject = answered.result["completion"]
+        return completion
 
 
 _LISTS: Final = {
@@ -266,7 +254,7 @@ _LISTS: Final = {
 }
 
 
-async def list_page(
+async def _list_page(
     rpc: RpcClient,
     model: type[RequestEnvelope],
     key: str,
@@ -274,7 +262,7 @@ async def list_page(
     computer: str | None,
     server: str | None,
     cursor: str | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """A page with those of its items that are what they should be; a server that lists others costs only them."""
     params = {} if cursor is None else {"cursor": cursor}
     answered = await rpc.ask_mcp(_LISTS[key], model, params, computer=computer, server=server)
@@ -292,7 +280,17 @@ async def list_page(
     return {**page, key: items, **({} if answered.computer is None else {"computer": answered.computer})}
 
 
-async def pages(ask: Callable[..., Awaitable[Page]], computer: str | None, server: str | None) -> AsyncIterator[Page]:
+async def _items(
+    ask: Callable[..., Awaitable[JsonObject]], key: str, computer: str | None, server: str | None
+) -> AsyncIterator[JsonObject]:
+    async for page in _pages(ask, computer, server):
+        for each in page[key]:
+            yield each
+
+
+async def _pages(
+    ask: Callable[..., Awaitable[JsonObject]], computer: str | None, server: str | None
+) -> AsyncIterator[JsonObject]:
     """One page after the other. Raises BadReply where a cursor leads back to an earlier one."""
     cursor: str | None = None
     seen: set[str] = set()

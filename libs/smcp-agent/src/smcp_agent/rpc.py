@@ -54,6 +54,7 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=BaseModel)
+JsonObject = dict[str, Any]
 
 
 class McpAnswer(NamedTuple):

@@ -24,12 +24,11 @@ from rich.table import Table
 
 from smcp_agent import events
 from smcp_agent.cli.parameters import json_types
-from smcp_agent.desktop import Desktop, windows
+from smcp_agent.desktop import windows
 from smcp_agent.errors import BadReply, ErrorCode, SmcpError, may_have_run
-from smcp_agent.finder import Finder
-from smcp_agent.resources import Completion, Resource, ResourceTemplate
 from smcp_agent.result_formats import as_text
 from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents
+from smcp_agent.rpc import JsonObject
 from smcp_proto.printable import failure_excerpt, printable, printable_json, stacked_rows
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
@@ -207,7 +206,7 @@ def show_progress(shown: Progress, note: ToolProgress) -> None:
     shown.update(task.id, description=words, completed=note.progress, total=note.total)
 
 
-def print_desktop(desktop: Desktop) -> None:
+def print_desktop(desktop: JsonObject) -> None:
     shown = windows(desktop)
     for number, window in enumerate(shown):
         if number:
@@ -221,7 +220,7 @@ def print_desktop(desktop: Desktop) -> None:
         print_hint("No window to show.")
 
 
-def print_documents(page: Finder, offset: int) -> None:
+def print_documents(page: JsonObject, offset: int) -> None:
     shown, total, as_listed = page["documents"], page["total_count"], page.get("a2c_as_listed", 0)
     columns = ("title", "file_type", "page_count", "last_modified")
     rows = [(each["uri"], *(str(each.get(name, "")) for name in columns)) for each in shown]
@@ -233,7 +232,7 @@ def print_documents(page: Finder, offset: int) -> None:
         print_hint(f"The metadata of {of} not known now: some may be missing or stand elsewhere.")
 
 
-def print_resources(resources: Sequence[Resource]) -> None:
+def print_resources(resources: Sequence[JsonObject]) -> None:
     rows = [
         (each["uri"], each.get("title") or each["name"], each.get("mimeType", ""), str(each.get("serverId", "")))
         for each in resources
@@ -244,14 +243,14 @@ def print_resources(resources: Sequence[Resource]) -> None:
     print_table("Resource", columns, [row[: len(columns) + 1] for row in rows], "No resources.")
 
 
-def print_templates(templates: Sequence[ResourceTemplate]) -> None:
+def print_templates(templates: Sequence[JsonObject]) -> None:
     rows = [
         (each["uriTemplate"], each.get("title") or each["name"], str(each.get("serverId", ""))) for each in templates
     ]
     print_table("Template", {"Name": 20, "Server": 10}, rows, "No templates.")
 
 
-def print_completion(completion: Completion) -> None:
+def print_completion(completion: JsonObject) -> None:
     for value in completion["values"]:
         typer.echo(plain(value))
     if not completion["values"]:

@@ -24,10 +24,9 @@ from pydantic import BaseModel, ValidationError
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotFound, SmcpError, without_traceback
 from smcp_agent.llm import looks_foreign
-from smcp_agent.prompts import Prompt
-from smcp_agent.resources import Completion
 from smcp_agent.result_formats import RESULT_SCHEME
 from smcp_agent.results import LinkContent
+from smcp_agent.rpc import JsonObject
 from smcp_agent.tool_calls import MAX_CHARS
 from smcp_proto.errors import SmcpCode
 
@@ -196,10 +195,10 @@ class OfficeResources:
 
     async def complete(
         self, context: Context, template: str, argument: str, value: str, chosen: Mapping[str, str] | None
-    ) -> Completion:
+    ) -> JsonObject:
         """What an argument of a template may be, by the first Computer that knows. Raises MCPError."""
 
-        async def ask(computer: str, own: str) -> Completion:
+        async def ask(computer: str, own: str) -> JsonObject:
             return await self._agent.complete(computer, own, argument, value, chosen=chosen)
 
         return (await self._first(context, template, ask))[2]
@@ -265,7 +264,7 @@ class OfficePrompts:
         return await fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed)
 
     async def _listed(self, context: Context) -> list[dict[str, Any]]:
-        async def of(computer: str) -> list[Prompt]:
+        async def of(computer: str) -> list[JsonObject]:
             return [each async for each in self._agent.iter_prompts(computer)]
 
         found = await ask_each(self._resources.computers(context), "prompts", of)
@@ -314,5 +313,5 @@ class OfficePrompts:
         return found
 
 
-def _place(computer: str, prompt: Prompt) -> _Place:
+def _place(computer: str, prompt: JsonObject) -> _Place:
     return computer, prompt.get("serverId"), prompt["name"]
