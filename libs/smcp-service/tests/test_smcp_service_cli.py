@@ -87,13 +87,6 @@ async def test_a_health_port_that_is_taken_is_a_sentence_and_ends_it_with_1() ->
     assert "Traceback" not in said(second)
 
 
-async def test_variables_of_other_services_are_no_mistakes_and_what_no_service_reads_is_one() -> None:
-    variables = {"SMCP_START_S": "1", "SMCP_CONFIG": "c.json", "SMCP_PASS_NETWORK_ENV": "true"}
-    _, service = await run("--check-config", **variables)
-
-    assert said(service) == "SMCP_PASS_NETWORK_ENV is not a setting of this command and is ignored"
-
-
 def test_a_span_may_be_a_year_in_any_unit_and_a_date_is_its_midnight_in_utc() -> None:
     year = parse_time("--expires", "365d", 1)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from smcp_service.settings import MIB, ServiceSettings, SettingsError, load_settings, shown, unknown_variables
+from smcp_service.settings import MIB, ServiceSettings, SettingsError, doubtful_variables, load_settings, shown
 from smcp_testing.certificates import Authority
 
 
@@ -172,9 +172,10 @@ def test_shown_settings_are_by_variable_and_without_secrets(tmp_path: Path) -> N
     assert "hunter2" not in repr(values)
 
 
-def test_an_unknown_variable_is_warned_about_with_a_suggestion() -> None:
-    sentences = unknown_variables(
-        ThingSettings, {"SMCP_LEASES": "1", "SMCP_LEASE_S": "1", "SMCP_INPUT_KEY": "1", "HOME": "/"}
+def test_a_variable_that_is_nearly_a_setting_is_warned_about_with_a_suggestion() -> None:
+    sentences = doubtful_variables(
+        [ThingSettings],
+        {"SMCP_LEASES": "1", "SMCP_LEASE_S": "1", "SMCP_INPUT_KEY": "1", "SMCP_START_S": "1", "HOME": "/"},
     )
 
     assert sentences == ["SMCP_LEASES is not a setting of this command and is ignored; did you mean 'SMCP_LEASE_S'?"]
@@ -184,7 +185,7 @@ def test_a_variable_of_another_command_is_named_with_the_option_of_this_one_and_
     environ = {"SMCP_LEASES": "1", "SMCP_HEALTH_PORT": "1"}
     options = {"SMCP_LEASES": "--leases", "SMCP_HEALTH_PORT": "--port"}
 
-    assert unknown_variables(ThingSettings, environ, options=options) == [
+    assert doubtful_variables([ThingSettings], environ, options=options) == [
         "SMCP_HEALTH_PORT is not read by this command: use --port",
         "SMCP_LEASES is not read by this command: use --leases",
     ]

@@ -12,7 +12,7 @@ URI = "file:///深"
 
 
 def subscribe(table: Subscriptions, uri: str = URI, *, agent: str = "anna", server: Any = None) -> None:
-    table.add(agent, server, uri)(True)
+    table.add(agent, server, uri)
 
 
 def who(table: Subscriptions, uri: str = URI, server: str | None = None) -> list[str]:
@@ -45,46 +45,18 @@ def test_the_query_of_a_document_is_ignored() -> None:
     assert who(table, "table://t") == []
 
 
-@pytest.mark.rule("answers.resources.subscribers.asked")
-def test_a_pending_subscription_gets_updates_until_it_is_refused() -> None:
+def test_an_agent_that_has_left_has_no_subscription() -> None:
     table = Subscriptions()
-    settle = table.add("anna", "files", "dpe://h/d")
-    assert who(table, "dpe://h/d/pages/1", "files") == ["anna"]
-    assert who(table, "dpe://h/d", "mail") == []
-    settle(False)
-    assert who(table, "dpe://h/d") == []
-
-
-def test_a_grant_after_the_agent_has_left_makes_no_subscription() -> None:
-    table = Subscriptions()
-    settle = table.add("anna", None, URI)
+    subscribe(table)
     assert table.left("anna")
-    settle(True)
     assert who(table) == []
     assert not table.left("anna")
-    table.add("anna", None, URI)
+    subscribe(table)
     assert table.clear()
     assert not table.clear()
 
 
-def test_a_subscription_that_is_not_granted_does_not_count() -> None:
-    table = Subscriptions()
-    table.add("anna", None, URI)(False)
-    assert who(table) == []
-    assert len(table) == 0
-
-
-def test_a_refused_repeat_does_not_end_what_another_request_was_granted() -> None:
-    table = Subscriptions()
-    first, second = table.add("anna", None, URI), table.add("anna", None, URI)
-    second(True)
-    first(False)
-    assert who(table) == ["anna"]
-    table.end("anna", None, URI)
-    assert who(table) == []
-
-
-def test_a_subscription_that_is_granted_after_an_unsubscribe_is_counted_once() -> None:
+def test_a_repeated_subscription_is_counted_once() -> None:
     counted = 0
 
     def count(change: int) -> None:
@@ -92,13 +64,10 @@ def test_a_subscription_that_is_granted_after_an_unsubscribe_is_counted_once() -
         counted += change
 
     table = Subscriptions(count=count)
-    for granted_at_last in (True, False):
-        settle = table.add("anna", None, URI)
-        table.end("anna", None, URI)
-        settle(granted_at_last)
-        assert counted == len(table) == granted_at_last
-        table.end("anna", None, URI)
-        assert counted == len(table) == 0
+    assert [table.add("anna", None, URI) for _ in range(2)] == [True, False]
+    assert counted == len(table) == 1
+    table.end("anna", None, URI)
+    assert counted == len(table) == 0
 
 
 @pytest.mark.rule("answers.resources.subscribers.server")
@@ -154,9 +123,9 @@ def test_a_subscription_covers_the_parts_of_its_resource_and_not_the_whole() -> 
 
 
 @pytest.mark.rule("answers.resources.subscribers.limit")
-def test_the_number_of_granted_and_pending_subscriptions_is_bounded() -> None:
+def test_the_number_of_subscriptions_is_bounded() -> None:
     table = Subscriptions(most=3)
-    settle = table.add("anna", None, "0")
+    subscribe(table, "0")
     subscribe(table, "1")
     subscribe(table, "2")
     with pytest.raises(RateLimited) as refused:
@@ -164,7 +133,7 @@ def test_the_number_of_granted_and_pending_subscriptions_is_bounded() -> None:
     assert refused.value.details == {"smcp_code": "SMCP_RATE_LIMITED", "limit": 3}
     subscribe(table, "2")  # the same once more is none more
     subscribe(table, "3", agent="bert")
-    settle(False)
+    table.end("anna", None, "0")
     subscribe(table, "3")
     with pytest.raises(RateLimited):
         table.add("anna", None, "4")

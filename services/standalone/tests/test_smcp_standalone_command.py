@@ -17,9 +17,7 @@ import psutil
 import pytest
 
 from smcp_agent import NotAuthenticated, SmcpAgent
-from smcp_mcp.settings import McpSettings
-from smcp_service.settings import NEIGHBOURS, OF_SERVICES, ServiceSettings, variables
-from smcp_standalone.settings import OPTIONS, read_variables
+from smcp_standalone.settings import OPTIONS
 from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.mcp_servers import configs
 from smcp_testing.service_process import ServiceProcess, service_process
@@ -134,30 +132,23 @@ async def test_up_json_prints_one_line_when_it_is_ready_and_no_key(config: Path)
         assert key not in f"{process.output}{process.log}"
 
 
-def test_each_service_knows_the_names_of_all_settings() -> None:
-    of_parts = (read_variables() | OPTIONS.keys() | variables(McpSettings)) - variables(ServiceSettings)
-    assert of_parts == OF_SERVICES | (of_parts & NEIGHBOURS)
-
-
-async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_other(config: Path) -> None:
+async def test_up_warns_of_typing_errors_and_of_variables_that_an_option_replaces(config: Path) -> None:
     read = {"SMCP_CONFIRM": "allow", "SMCP_KV_REPLICAS": "1", "SMCP_HEALTH_PORT": "0"}
     unread = {
         "SMCP_CONFIRN": "ask",
         "SMCP_CONFIG": "other.json",
         "SMCP_NATS_URL": "nats://127.0.0.1:1",
         "SMCP_OFFICE": "lab",
-        "SMCP_ZZZ": "the last one",
     }
     env = {**read, **unread}
     async with service_process(*command("up", "--port", "0", "--config", str(config)), env=env) as process:
-        await process.logged("SMCP_ZZZ is not a setting of this command and is ignored", timeout=60)
+        await process.logged("SMCP_OFFICE is not read by this command: use --office", timeout=60)
         warned = [str(line["event"]) for line in process.log if "SMCP_" in str(line["event"])]
         assert sorted(warned) == [
             "SMCP_CONFIG is not read by this command: use --config",
             "SMCP_CONFIRN is not a setting of this command and is ignored; did you mean 'SMCP_CONFIRM'?",
             f"SMCP_NATS_URL is not read by this command: use {OPTIONS['SMCP_NATS_URL']}",
             "SMCP_OFFICE is not read by this command: use --office",
-            "SMCP_ZZZ is not a setting of this command and is ignored",
         ]
 
 

@@ -19,7 +19,7 @@ import typer
 from smcp_service.console_script import version_line
 from smcp_service.lifecycle import FAILED, Failure, Main, leaves, plain_failures, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging, get_logger
-from smcp_service.settings import OF_SERVICES, ServiceSettings, SettingsError, shown, unknown_variables
+from smcp_service.settings import ServiceSettings, SettingsError, doubtful_variables, shown
 from smcp_service.telemetry import open_telemetry, wrong_endpoints
 
 YOUNGEST: Final = 5000
@@ -114,18 +114,17 @@ def serve_command(
     *,
     check_config: bool = False,
     parts: Sequence[ServiceSettings] = (),
-    also_read: Collection[str] = (),
     options: Mapping[str, str] = MappingProxyType({}),
     at_once: Callable[[], None] | None = None,
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
     Raises typer.Exit always, or SettingsError where an endpoint of OpenTelemetry is no URL. `parts` are the settings of
-    what runs beside the service, `also_read` and `options` those of `unknown_variables`, and `at_once` that of `run`.
+    what runs beside the service, `options` those of `doubtful_variables`, and `at_once` that of `run`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
-    for sentence in unknown_variables(type(settings), also_read={*also_read, *OF_SERVICES}, options=options):
+    for sentence in doubtful_variables(map(type, (settings, *parts)), options=options):
         log.warning(sentence)
     if problems := list(wrong_endpoints(os.environ)):
         raise SettingsError(*problems)

@@ -5,7 +5,7 @@ import ipaddress
 import os
 import re
 import ssl
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
@@ -26,29 +26,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from smcp_service.lifecycle import Failure
 
 PREFIX: Final = "SMCP_"
-NEIGHBOURS: Final = frozenset({"SMCP_URL", "SMCP_OFFICE", "SMCP_NAME", "SMCP_AGENT_NAME", "SMCP_TOKEN"})
-OF_SERVICES: Final = frozenset(
-    {
-        *("SMCP_AUDIT_ARGUMENTS", "SMCP_AUDIT_KEEP_DAYS", "SMCP_AUDIT_MAX_BYTES"),
-        *("SMCP_ALLOWED_HOSTS", "SMCP_ALLOWED_ORIGINS", "SMCP_AUTH_AUDIENCE", "SMCP_AUTH_CLAIM", "SMCP_AUTH_ISSUER"),
-        *("SMCP_AUTH_JWKS", "SMCP_AUTH_KEYS", "SMCP_AUTH_PROXIES"),
-        *("SMCP_AUTH_REVOKED", "SMCP_AUTH_SECRET", "SMCP_CONFIG", "SMCP_CONFIRM", "SMCP_CONFIRM_COMMAND"),
-        *("SMCP_ELICIT", "SMCP_GATEWAY_HOST", "SMCP_GATEWAY_PORT", "SMCP_QUESTION_S"),
-        *("SMCP_PINS", "SMCP_PINS_FILE"),
-        *("SMCP_GATEWAY_URL", "SMCP_INSECURE", "SMCP_KEEP_RESULTS_S"),
-        *("SMCP_KV_REPLICAS", "SMCP_MCP_HOST", "SMCP_MCP_IDLE_S", "SMCP_MCP_NAME", "SMCP_MCP_PEERS", "SMCP_MCP_PORT"),
-        *("SMCP_MCP_ALWAYS_LIST", "SMCP_MCP_MAX_TOOLS", "SMCP_MCP_PUBLIC_URL"),
-        *("SMCP_QUOTA_BURST_S", "SMCP_QUOTA_BYTES_PER_S"),
-        *("SMCP_QUOTA_CALLS_IN_FLIGHT", "SMCP_QUOTA_CALLS_PER_S", "SMCP_QUOTA_READS_PER_S"),
-        *("SMCP_QUOTA_SOCKETS", "SMCP_QUOTA_SUBSCRIPTIONS", "SMCP_READ_S"),
-        *("SMCP_REBALANCE_S", "SMCP_REGISTRY_ROOM_EVENTS_PER_S", "SMCP_RESTART", "SMCP_SECRET_KEY_FILE"),
-        *("SMCP_SILENCE_S", "SMCP_START_S", "SMCP_STATE_DIR", "SMCP_STRICT"),
-        *("SMCP_TOKEN_FILE", "SMCP_UNAUTHENTICATED_PER_ADDRESS", "SMCP_VRL_S", "SMCP_WAIT_S"),
-    }
-)
-"""The settings that not all services have: they may share an environment, where one reads what another does not."""
-INPUTS: Final = f"{PREFIX}INPUT_"
-"""What Computers and Agents read, which often share an environment with the services (`smcp up`)."""
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -219,31 +196,25 @@ def variables(settings_class: type[ServiceSettings]) -> frozenset[str]:
     return frozenset(_variable(name) for name in settings_class.model_fields)
 
 
-def unknown_variables(
-    settings_class: type[ServiceSettings],
+def doubtful_variables(
+    settings_classes: Iterable[type[ServiceSettings]],
     environ: Mapping[str, str] | None = None,
     *,
-    also_read: Collection[str] = (),
     options: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """A sentence for each variable that begins with our prefix and that nothing reads: mostly typing errors.
+    """A sentence for each variable that is nearly called like a setting of those: a typing error.
 
-    `also_read` names the variables that the process reads beside those settings; `options` those that another command
-    reads, by variable, with what is to be used here in its place (an option); a setting of the class may be among them.
+    `options` are those that another command reads, by variable, with what is to be used here in its place (an option).
+    A setting of the classes may be among them.
     """
-    environ = os.environ if environ is None else environ
-    known = variables(settings_class) | NEIGHBOURS | frozenset(also_read)
+    known = frozenset[str]().union(*map(variables, settings_classes))
     sentences = []
-    for variable in sorted(environ):
-        if not variable.upper().startswith(PREFIX):
-            continue
+    for variable in sorted(os.environ if environ is None else environ):
         if (option := options.get(variable.upper())) is not None:
             sentences.append(f"{variable} is not read by this command: use {option}")
-            continue
-        if variable.upper() in known or variable.startswith(INPUTS):
-            continue
-        hint = did_you_mean(variable, known, cutoff=0.85)
-        sentences.append(f"{variable} is not a setting of this command and is ignored{hint}")
+        # less alike are names of settings of other commands, which may share an environment
+        elif variable.upper() not in known and (hint := did_you_mean(variable, known, cutoff=0.91)):
+            sentences.append(f"{variable} is not a setting of this command and is ignored{hint}")
     return sentences
 
 

@@ -147,7 +147,6 @@ def run_up(
             open_and_tell,
             check_config=check_config,
             parts=tuple(each for each in (settings.registry, settings.computer, settings.mcp) if each is not None),
-            also_read=up.read_variables(),
             options=up.OPTIONS,
             at_once=partial(_end, temporary),
         )

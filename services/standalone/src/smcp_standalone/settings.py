@@ -24,7 +24,7 @@ from smcp_gateway.settings import GatewaySettings
 from smcp_mcp.settings import McpSettings, check_access
 from smcp_registry.settings import RegistrySettings
 from smcp_service.lifecycle import Failure, cannot_listen
-from smcp_service.settings import SettingsError, load_settings, variables
+from smcp_service.settings import SettingsError, load_settings
 from smcp_service.telemetry import wrong_endpoints
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_server import find_command
@@ -265,11 +265,6 @@ def _mcp_settings(options: UpOptions, gateway: GatewaySettings) -> McpSettings:
     mcp = load_settings(McpSettings, **chosen, insecure=options.insecure, audit=_audit_default())
     check_access(mcp)
     return mcp
-
-
-def read_variables() -> frozenset[str]:
-    of_servers = variables(RegistrySettings) | variables(GatewaySettings) | variables(McpSettings)
-    return (of_servers | variables(ComputerSettings)) - OPTIONS.keys()
 
 
 _PASSED_ON = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")

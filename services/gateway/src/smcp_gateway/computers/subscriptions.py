@@ -6,7 +6,6 @@ interruption: then the Agent is told to subscribe again (ADR 0019).
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import orjson
@@ -19,13 +18,6 @@ from smcp_proto.uris import resources_above, without_query
 
 Ask = Callable[[], Awaitable[RawJson]]
 """Passes the request on to the Computer."""
-
-
-@dataclass(slots=True)
-class _Subscription:
-    pending: int = 0
-    """Subscribe requests that the Computer has not answered yet."""
-    is_granted: bool = False
 
 
 class Subscriptions:
@@ -41,54 +33,44 @@ class Subscriptions:
         self._most = most
         self._count = count
         self._counted = 0
-        self._agents: dict[str, dict[tuple[str | None, bytes], _Subscription]] = {}
+        self._agents: dict[str, set[tuple[str | None, bytes]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._agents.values()))
 
-    def add(self, agent: str, server: str | None, uri: str) -> Callable[[bool], None]:
-        """Add a subscription before asking the Computer. Pass whether it was granted to the returned function.
+    def add(self, agent: str, server: str | None, uri: str) -> bool:
+        """Add a subscription before asking the Computer. Returns whether it is new.
 
         Raises:
             RateLimited: the Agent has `details.limit` subscriptions already, or its office or Computer has.
         """
-        mine, key = self._agents.setdefault(agent, {}), (server, _digest(uri))
-        if key not in mine:
-            if len(mine) >= self._most:
-                raise too_many_subscriptions(self._most)
-            self._count(1)
-            self._counted += 1
-        subscription = mine.setdefault(key, _Subscription())
-        subscription.pending += 1
-
-        def settle(granted: bool) -> None:
-            # if the Agent has left meanwhile, `mine` is not used any more
-            subscription.pending -= 1
-            subscription.is_granted |= granted
-            if not (subscription.pending or subscription.is_granted):
-                del mine[key]
-            self._ended()
-
-        return settle
+        mine, key = self._agents.setdefault(agent, set()), (server, _digest(uri))
+        if key in mine:
+            return False
+        if len(mine) >= self._most:
+            raise too_many_subscriptions(self._most)
+        self._count(1)
+        self._counted += 1
+        mine.add(key)
+        return True
 
     def end(self, agent: str, server: str | None, uri: str) -> None:
-        """The Agent has unsubscribed (`server` None: at all servers). Subscriptions requested again since then stay."""
-        digest, mine = _digest(uri), self._agents.get(agent, {})
-        for key in [(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)]:
-            mine[key].is_granted = False
-            if not mine[key].pending:
-                del mine[key]
+        """The Agent has unsubscribed (`server` None: at all servers)."""
+        digest, mine = _digest(uri), self._agents.get(agent, set())
+        mine -= {(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)}
         self._ended()
 
     async def subscribe(self, request: SubscribeResourceReq, ask: Ask) -> RawJson:
         """Ask the Computer, and keep the subscription if it grants it. Raises as `add`, `ask` and `granted`."""
-        is_granted = False
-        settle = self.add(request.agent or "", request.serverId, request.payload.params.uri)
+        agent, server, uri = request.agent or "", request.serverId, request.payload.params.uri
+        is_new, is_granted = self.add(agent, server, uri), False
         try:
             answer = await ask()
             is_granted = granted(answer.body)
         finally:
-            settle(is_granted)
+            if is_new and not is_granted:
+                self._agents.get(agent, set()).discard((server, _digest(uri)))
+                self._ended()
         return answer
 
     async def unsubscribe(self, request: UnsubscribeResourceReq, ask: Ask) -> RawJson:
