@@ -183,9 +183,9 @@ async def test_a_token_file_is_read_before_each_connection(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("option", "value", "why"),
     [
-        ("--url", "foo", "--url: 'foo' is not like http://host:port"),
-        ("--office", "", "--office: "),
-        ("--name", "", "--name: "),
+        ("--url", "foo", "url: 'foo' is not like http://host:port"),
+        ("--office", "", "office_id: "),
+        ("--name", "", "name: "),
         ("--token-file", "nofile", "--token-file nofile: cannot be read: No such file or directory"),
     ],
 )

@@ -4,7 +4,6 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -114,11 +113,9 @@ def install(
     only_print: Annotated[bool, typer.Option("--print", help="Print the entry with its token; write nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
     token_file: TokenFile = None,
-    timeout: CallLimit = MAX_TIMEOUT_S,
-    tools: Tools = ToolMode.AUTO,
-    max_tools: MaxTools = MAX_TOOLS,
-    always_list: AlwaysList = None,
-    max_chars: MaxChars = None,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- OPTION]...", help="Options of `smcp-agent mcp` for the entry.")
+    ] = None,
 ) -> None:
     """Add `smcp-agent mcp` to the file of an MCP client. It shows file and entry first, and keeps a copy."""
     if client not in CLIENTS:
@@ -130,18 +127,8 @@ def install(
     known = CLIENTS[client]
     token = chosen.token if isinstance(chosen.token, str) else None
     arguments = ["mcp", "--url", ",".join(chosen.urls), "--office", chosen.office]
-    more: dict[str, list[object]] = {
-        "--name": [chosen.name],
-        "--max-payload": [chosen.max_payload],
-        "--timeout": [f"{timeout:g}"],
-        "--tools": [tools.value],
-        "--max-tools": [max_tools],
-        "--always-list": [*(always_list or ())],
-        "--max-chars": [max_chars],
-    }
-    given = [option for option in _given(context) if option in more]
-    arguments += [str(each) for option in given for value in more[option] for each in (option, value)]
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
+    arguments += more or []
     wanted = known.entry(_command(), arguments, token)
     print_hint(f"The entry for {known.title}, whose file is {known.path}:")
     hidden = [*arguments[:2], ",".join(map(without_login, chosen.urls)), *arguments[3:]]
@@ -167,15 +154,6 @@ def install(
         print_hint("Its secret stands in that file, which nobody else may read now. --token-file keeps a token out.")
     elif token is not None:
         print_hint(f"The token is not in that file: {known.title} asks for it, or takes it from {VARIABLE}.")
-
-
-def _given(context: typer.Context) -> Iterator[str]:
-    """The options given to this command or before it, by flag or environment variable."""
-    for each in (context.find_root(), context):
-        for name in each.params:
-            source = each.get_parameter_source(name)
-            if source is not None and source.name != "DEFAULT":
-                yield f"--{name.replace('_', '-')}"
 
 
 def _command() -> str:

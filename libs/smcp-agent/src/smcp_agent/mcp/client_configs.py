@@ -1,8 +1,7 @@
 """The configuration files of MCP clients, and the entry in them that starts `smcp-agent mcp`.
 
-`changed` says what a file would be, `write` writes it; neither prints. Entries of others stay as they are, and what the
-user added to ours. A file of which something would be lost is not written. The formats are those of November 2026
-(docs/guides/mcp-clients.md).
+`changed` says what a file would be, `write` writes it; neither prints. What is in the file stays: one of which a part
+would be lost is not written. The formats are those of November 2026 (docs/guides/mcp-clients.md).
 """
 
 import json
@@ -15,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any, Final
 
 from smcp_proto.jsonc import plain_json
@@ -79,37 +78,28 @@ class McpClient:
             raise ConfigFileError(f"it has no object {self.section!r}")
         if not isinstance(document.get("inputs"), list | None):
             raise ConfigFileError("its 'inputs' is no list")
-        former = section.get(name, {})
-        if former != {} and not _is_ours(former):
-            raise ConfigFileError(f"{name!r} is another MCP server there: choose another name with --entry")
-        wanted = _over(former, entry)
-        if former == wanted:
-            return None
-        merged = self._with(document, name, wanted)
+        if name in section:
+            if section[name] == entry:
+                return None
+            raise ConfigFileError(f"{name!r} is there already: remove it, or choose another name with --entry")
+        merged = self._with(document, name, entry)
         if toml:
-            news = {key: value for key, value in wanted.items() if former.get(key) != value}
-            after = self._changed_toml(before, name, news)
-            if after is None or not _means(after, merged, tomllib.loads):
+            after = f"{before.rstrip()}\n\n{self.text(name, entry)}".lstrip()
+            if not _means(after, merged, tomllib.loads):
                 raise ConfigFileError(f"its {self.section!r} is written in a way that cannot be added to")
             return after
-        return self._changed_json(before, merged, name, wanted, is_new=name not in section)
+        return self._changed_json(before, merged, name, entry)
 
-    def _changed_json(
-        self, before: str, merged: Mapping[str, Any], name: str, entry: Mapping[str, Any], *, is_new: bool
-    ) -> str:
-        """A new entry is inserted, and the rest of the text stays; for a changed one, all is written anew."""
+    def _changed_json(self, before: str, merged: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> str:
+        """The entry is inserted, and the rest of the text stays; where that is not possible, all is written anew."""
         found = re.search(r'^([ \t]+)"', before, re.MULTILINE)
         indent = found[1] if found else "  "
-        for after in self._inserted(before if before.strip() else "{}\n", indent, name, entry) if is_new else ():
+        for after in self._inserted(before if before.strip() else "{}\n", indent, name, entry):
             if _means(after, merged, _read_json):
                 return after
         if plain_json(before) != before:
             raise ConfigFileError("it has comments or trailing commas, which would be lost: add the entry by hand")
-        try:
-            text = json.dumps(merged, indent=indent, ensure_ascii=False, allow_nan=False)
-        except (ValueError, RecursionError) as error:
-            raise ConfigFileError(f"it holds a value that cannot be written again ({error})") from None
-        return text + "\n"
+        return json.dumps(merged, indent=indent, ensure_ascii=False) + "\n"
 
     def _inserted(self, before: str, indent: str, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
         """The text with the entry first in each object that may be that of the servers, and in a new one."""
@@ -118,20 +108,6 @@ class McpClient:
             yield _at(before, plain, opening.end(), indent, 2, {name: entry})
         if first := re.search("{", plain):
             yield _at(before, plain, first.end(), indent, 1, {self.section: {name: entry}})
-
-    def _changed_toml(self, before: str, name: str, news: Mapping[str, Any]) -> str | None:
-        """The text with these keys in the server's table; None: a comment would be lost."""
-        before = f"{before.rstrip()}\n"
-        table = re.search(rf"^(\[{self.section}\.{name}\][^\n]*\n)((?:(?!\[)[^\n]*\n)*)", before, re.MULTILINE)
-        text = self.text(name, news)
-        if table is None:
-            return f"{before}\n{text}".lstrip()
-        # a key, and the lines that go on with its list
-        old = re.compile(rf"^(?:{'|'.join(news)})[ \t]*=[^\n]*\n(?:[ \t\]][^\n]*\n)*", re.MULTILINE)
-        if any("#" in each for each in old.findall(table[2])):
-            return None
-        _, _, lines = text.partition("\n")
-        return f"{before[: table.end(1)]}{lines}{old.sub('', table[2])}{before[table.end() :]}"
 
     def _with(self, document: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         merged = {**document, self.section: {**document.get(self.section, {}), name: dict(entry)}}
@@ -151,24 +127,6 @@ def _at(before: str, plain: str, position: int, indent: str, depth: int, members
 
 def _read_json(text: str) -> Any:
     return json.loads(plain_json(text).strip() or "{}", object_pairs_hook=_unique)
-
-
-def _is_ours(entry: object) -> bool:
-    """Whether an entry starts `smcp-agent`, by itself or as the first argument of a launcher such as `uvx`."""
-    found = entry if isinstance(entry, dict) else {}
-    arguments = found.get("args")
-    words = [found.get("command"), *(arguments[:1] if isinstance(arguments, list) else [])]
-    return any(PureWindowsPath(str(word)).name.removesuffix(".exe") == "smcp-agent" for word in words)
-
-
-def _over(former: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry over the former one: what is not ours in that stays."""
-    merged = {**former, **entry}
-    if isinstance(env := former.get("env"), dict):
-        merged["env"] = {key: value for key, value in env.items() if key != VARIABLE} | entry.get("env", {})
-    if isinstance(names := former.get("env_vars"), list):
-        merged["env_vars"] = [*(each for each in names if each != VARIABLE), *entry.get("env_vars", [])]
-    return merged
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
