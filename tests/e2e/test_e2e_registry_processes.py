@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import orjson
-from nats.js import api
 
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import SmcpError
@@ -71,17 +70,6 @@ async def test_a_nats_server_without_jetstream_ends_it_with_a_sentence(tmp_path:
             assert "Traceback" not in str(process.log)
     finally:
         await server.stop()
-
-
-async def test_a_bucket_of_an_older_version_ends_it_with_two_and_is_left_as_it_was(nats_url: str) -> None:
-    async with open_bus(BusConfig(url=nats_url)) as bus:
-        older = await bus.jetstream().create_key_value(api.KeyValueConfig(bucket="members", history=1, ttl=60))
-        async with service_process(COMMAND, env={"SMCP_NATS_URL": nats_url}) as process:
-            assert await process.exit_code() == 2
-            assert "the bucket members exists, but not as this registry needs it" in str(process.log)
-            assert "nats stream edit KV_members" in str(process.log)
-            assert "Traceback" not in str(process.log)
-        assert ((status := await older.status()).history, status.ttl) == (1, 60)
 
 
 async def test_readiness_follows_nats_and_liveness_does_not(nats_server: NatsServer) -> None:

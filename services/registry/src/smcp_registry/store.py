@@ -1,4 +1,4 @@
-"""The JetStream buckets: made where they are missing, refused where they are configured otherwise.
+"""The JetStream buckets: made where they are missing, changed where they are configured otherwise.
 
 | bucket | holds | expires |
 |---|---|---|
@@ -247,10 +247,10 @@ async def ask_jetstream(what: str, ask: Callable[[], Awaitable[T]], *, deadline:
 async def open_store(
     bus: Bus, js: JetStreamContext, *, lease_s: float, replicas: int, start_s: float = START_S
 ) -> Store:
-    """Make the buckets that are missing and check those that are there. Times are in seconds.
+    """Make the buckets that are missing, and give those that are there the present configuration. Times are in seconds.
 
     Raises:
-        StoreMismatch: a bucket exists with another configuration, or this NATS cannot keep so many replicas.
+        StoreMismatch: this NATS cannot keep so many replicas.
         StoreUnusable: JetStream is not enabled, or does not answer.
     """
     deadline = asyncio.get_running_loop().time() + start_s
@@ -305,13 +305,15 @@ def _plan(bucket: str, description: str, *, replicas: int) -> api.StreamConfig:
     )
 
 
-async def make_stream(js: JetStreamContext, plan: api.StreamConfig) -> None:
-    """Where it is missing; one that is there stays as it is."""
+async def make_stream(js: JetStreamContext, plan: api.StreamConfig) -> bool:
+    """Where it is missing; one that is there stays as it is. False: that differs from the plan."""
     try:
         await js.add_stream(plan)
     except BadRequestError as error:
         if error.err_code != NAME_IN_USE:
             raise
+        return False
+    return True
 
 
 async def _account(js: JetStreamContext) -> api.AccountInfo:
@@ -329,7 +331,8 @@ async def _account(js: JetStreamContext) -> api.AccountInfo:
 
 async def _open(js: JetStreamContext, bucket: str, plan: api.StreamConfig) -> KeyValue:
     try:
-        await make_stream(js, plan)
+        if not await make_stream(js, plan):
+            await js.update_stream(plan.evolve(first_seq=None))
     except APIError as error:
         if error.err_code == NO_REPLICAS:
             raise StoreMismatch(
@@ -337,33 +340,4 @@ async def _open(js: JetStreamContext, bucket: str, plan: api.StreamConfig) -> Ke
                 f"keep so many: {error.description}"
             ) from error
         raise
-    opened = await js.key_value(bucket)
-    _check((await opened.status()).stream_info.config, bucket, plan)
-    return opened
-
-
-def _check(found: api.StreamConfig, bucket: str, plan: api.StreamConfig) -> None:
-    wrong = []
-    if found.max_msgs_per_subject != plan.max_msgs_per_subject:
-        wrong.append(
-            f"it keeps {found.max_msgs_per_subject} revisions of a key, {plan.max_msgs_per_subject} are needed"
-        )
-    if (found.max_age or None) != plan.max_age:
-        alike = f" and SMCP_LEASE_S is {plan.max_age}, which all registries have to have alike"
-        needed = ", they must not" if plan.max_age is None else alike
-        wrong.append(f"its entries expire after {found.max_age or 0:g} s{needed}")
-    if plan.subject_delete_marker_ttl is not None and not found.subject_delete_marker_ttl:
-        wrong.append("it sets no marker where an entry expires (subject_delete_marker_ttl)")
-    if found.num_replicas != plan.num_replicas:
-        wrong.append(f"it is kept on {found.num_replicas} servers and SMCP_KV_REPLICAS is {plan.num_replicas}")
-    if not wrong:
-        return
-    if plan.max_age is not None:
-        advice = f"Stop the registries and delete the stream KV_{bucket}: leases are taken again"
-    else:
-        advice = (
-            f"Change the stream (nats stream edit KV_{bucket} --max-msgs-per-subject={plan.max_msgs_per_subject} "
-            f"--max-age=0s --replicas={plan.num_replicas}), which keeps the rooms"
-        )
-    how = "; ".join(wrong)
-    raise StoreMismatch(f"the bucket {bucket} exists, but not as this registry needs it: {how}. {advice}")
+    return await js.key_value(bucket)
