@@ -38,34 +38,9 @@ def test_a_credential_file_that_is_not_json_is_refused(tmp_path: Path, content: 
         load_credentials(file)
 
 
-@pytest.mark.parametrize(("field", "value"), [("kind", 1), ("office", []), ("names", "x"), ("names", [1])])
-def test_a_bad_purpose_is_named(tmp_path: Path, field: str, value: object) -> None:
-    file = tmp_path / "creds.json"
-    file.write_text(json.dumps({**GOOD, field: value}))
-    with pytest.raises(BadCredentials, match=f"field '{field}'"):
-        load_credentials(file)
-
-
-@pytest.mark.parametrize(
-    ("purpose", "said"),
-    [
-        ({}, ""),
-        ({"kind": "computer"}, ""),
-        ({"kind": "computer", "office": "lab", "names": ["a", "pc"]}, ""),
-        ({"kind": "gateway"}, "is a credential of the kind gateway, and has to be of the kind computer"),
-        ({"kind": "computer", "office": "attic", "names": ["pc"]}, "is for the office 'attic'.* to join 'lab'"),
-        ({"kind": "computer", "office": "lab", "names": ["a", "b"]}, "is for the computer 'a', 'b'.* called 'pc'"),
-    ],
-)
-def test_a_credential_for_something_else_is_refused(tmp_path: Path, purpose: dict[str, object], said: str) -> None:
-    file = tmp_path / "creds.json"
-    file.write_text(json.dumps({**GOOD, **purpose}))
-    if not said:
-        taken = configured_credentials(file, kind="computer", office="lab", name="pc")
-        assert taken == load_credentials(file)
-        return
-    with pytest.raises(SettingsError, match=f"SMCP_NATS_CREDS: .*creds.json: {said}"):
-        configured_credentials(file, kind="computer", office="lab", name="pc")
+def test_a_configured_file_that_cannot_be_used_is_named_with_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"SMCP_NATS_CREDS: .*none\.json: cannot be read"):
+        configured_credentials(tmp_path / "none.json")
 
 
 def test_the_user_name_defaults_to_the_credentials_name(tmp_path: Path) -> None:

@@ -53,33 +53,6 @@ def changed(nats: NatsServer, tmp_path: Path, credential: str, **fields: object)
     return path
 
 
-@pytest.mark.parametrize(
-    ("command", "credential", "words"),
-    [
-        ("registry-1", "gateway-1", "is a credential of the kind gateway, and has to be of the kind registry"),
-        ("gateway-1", "rack", "is a credential of the kind computer, and has to be of the kind gateway"),
-        ("rack", "registry-1", "is a credential of the kind registry, and has to be of the kind computer"),
-        ("rack", "other", "is for the office 'attic', and this computer is to join 'lab'"),
-    ],
-)
-async def test_the_credential_of_something_else_is_wrong_configuration(
-    tmp_path: Path, command: str, credential: str, words: str
-) -> None:
-    async with open_nats_server(MODEL, tmp_path / "nats") as nats:
-        path = nats.credentials[credential]
-        async with started(tmp_path, command, path, nats.url) as process:
-            assert await process.exit_code() == 2
-            assert f"SMCP_NATS_CREDS: {path}: {words}" in said(process)
-
-
-async def test_the_credential_of_another_computer_is_wrong_configuration(tmp_path: Path) -> None:
-    async with open_nats_server(MODEL, tmp_path / "nats") as nats:
-        path = changed(nats, tmp_path, "rack", names=["rack 1", "rack 2"])
-        async with started(tmp_path, "rack", path, nats.url) as process:
-            assert await process.exit_code() == 2
-            assert "is for the computer 'rack 1', 'rack 2', and this one is called 'pc'" in said(process)
-
-
 @pytest.mark.parametrize("command", PROGRAMS)
 async def test_a_refused_process_logs_it_once_and_uses_the_new_secret_of_its_file(tmp_path: Path, command: str) -> None:
     async with open_nats_server(MODEL, tmp_path / "nats") as nats:
@@ -102,10 +75,3 @@ async def test_a_refused_process_stops_on_a_signal(tmp_path: Path, command: str)
             await eventually(lambda: "connecting again until it is taken" in said(process), timeout=30)
             process.signal(signal.SIGTERM)
             assert await process.exit_code() == 0
-
-
-async def test_a_credential_file_of_an_older_version_is_accepted(tmp_path: Path) -> None:
-    async with open_nats_server(MODEL, tmp_path / "nats") as nats:
-        path = changed(nats, tmp_path, "registry-1", kind=None)
-        async with started(tmp_path, "registry-1", path, nats.url) as process:
-            await process.logged("ready")

@@ -147,31 +147,11 @@ def test_secrets_are_private_and_only_hashed_in_the_configuration(tmp_path: Path
     for name, path in written.credentials.items():
         assert mode(path) == 0o600
         content = json.loads(path.read_text())
-        assert {"name", "secret", "inbox_prefix", "kind"} <= set(content)
+        assert set(content) == {"name", "secret", "inbox_prefix"}
         assert content["name"] == name
         assert f'"{content["inbox_prefix"]}.>"' in conf
         assert content["secret"] not in conf
         assert nats_server_conf.hash_secret(content["secret"]) in conf
-
-
-def test_a_credential_says_what_it_is_for(tmp_path: Path) -> None:
-    written = nats_server_conf.write(parse_model(SMALL), tmp_path)
-
-    def purpose(name: str) -> dict[str, object]:
-        content = json.loads(written.credentials[name].read_text())
-        return {field: value for field, value in content.items() if field not in {"name", "secret", "inbox_prefix"}}
-
-    assert purpose("registry-1") == {"kind": "registry"}
-    assert purpose("ga") == {"kind": "gateway"}
-    assert purpose("rack-1") == {"kind": "computer", "office": "lab", "names": ["rack 1", "rack 2"]}
-
-
-def test_an_older_credential_file_keeps_its_secret_and_gets_its_purpose(tmp_path: Path) -> None:
-    path = nats_server_conf.write(parse_model(SMALL), tmp_path).credentials["rack-1"]
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({field: content[field] for field in ("name", "secret", "inbox_prefix")}))
-    nats_server_conf.write(parse_model(SMALL), tmp_path)
-    assert json.loads(path.read_text()) == content
 
 
 def test_writing_again_changes_nothing(tmp_path: Path) -> None:
@@ -184,10 +164,9 @@ def test_writing_again_changes_nothing(tmp_path: Path) -> None:
     assert contents() == before
 
 
-def test_a_credential_that_left_the_file_is_named_and_can_no_longer_log_in(tmp_path: Path) -> None:
+def test_a_credential_that_left_the_file_can_no_longer_log_in(tmp_path: Path) -> None:
     nats_server_conf.write(parse_model(SMALL), tmp_path)
     written = nats_server_conf.write(parse_model(SMALL.replace("[ga, gb]", "[ga]")), tmp_path)
-    assert [path.name for path in written.orphaned] == ["gb.json"]
     assert '"gb"' not in written.conf.read_text()
 
 

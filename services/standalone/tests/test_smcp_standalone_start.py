@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from smcp_standalone.settings import MCP_PORT
 from smcp_testing.fork_server import COMMANDS as FORKED
 from smcp_testing.fork_server import born
 from smcp_testing.service_process import ServiceProcess, service_process
@@ -65,22 +64,6 @@ async def test_a_port_that_is_taken_is_named_with_what_chooses_another(command: 
             last = f"error: port {port} of 127.0.0.1 is taken; choose another with {choose}"
             assert process.log[-1] == {"event": last}
             assert "Traceback" not in said(process)
-
-
-@pytest.mark.parametrize("option", ["--port", "--mcp-port"])
-async def test_up_notices_a_taken_port_before_it_starts_anything(option: str, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = {"--port": "0", "--mcp-port": "0", option: str(taken.getsockname()[1])}
-        arguments = ["up", "--config", "computer.json", *(part for each in ports.items() for part in each)]
-        command = born(BIN / "smcp", *arguments, knows=FORKED)
-        async with service_process(*command, env={"TMPDIR": str(tmp_path)}) as process:
-            assert await process.exit_code(timeout=60) == 1
-    assert process.output == []
-    assert [line["event"] for line in process.log] == [
-        f"error: port {ports[option]} of 127.0.0.1 is taken; choose another with "
-        + {"--port": "--port / SMCP_GATEWAY_PORT"}.get(option, MCP_PORT)
-    ]
-    assert not list(tmp_path.glob("smcp-up-*"))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -98,9 +98,7 @@ def serve(
         _say("warning", settings.config, configuration.warnings)
     if configuration.problems:
         raise SettingsError(*(f"{settings.config}: {problem}" for problem in configuration.problems))
-    credentials = configured_credentials(
-        settings.nats_creds, kind="computer", office=settings.office, name=settings.name
-    )
+    credentials = configured_credentials(settings.nats_creds)
     from smcp_computer.app import open_service  # noqa: PLC0415 -- takes a second to load; what is wrong is said before
     from smcp_computer.mcp.process import kill_children  # noqa: PLC0415 -- as below
     from smcp_computer.mcp.reaper import hide_memory  # noqa: PLC0415 -- as below

@@ -45,7 +45,7 @@ def serve(
     """Serve Agents and Computers over Socket.IO, on `SMCP_GATEWAY_HOST`:`SMCP_GATEWAY_PORT`."""
     settings = load_settings(GatewaySettings, gateway_port=port, insecure=insecure)
     check_auth(settings, "SMCP_GATEWAY_HOST", settings.gateway_host)
-    credentials = configured_credentials(settings.nats_creds, kind="gateway")
+    credentials = configured_credentials(settings.nats_creds)
     serve_command("smcp-gateway", settings, lambda: open_service(settings, credentials), check_config=check_config)
 
 

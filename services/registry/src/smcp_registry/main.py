@@ -27,7 +27,7 @@ def serve(
 ) -> None:
     """Serve rooms until stopped. All settings are environment variables, see --check-config."""
     settings = load_settings(RegistrySettings)
-    credentials = configured_credentials(settings.nats_creds, kind="registry")
+    credentials = configured_credentials(settings.nats_creds)
     serve_command("smcp-registry", settings, lambda: open_service(settings, credentials), check_config=check_config)
 
 

@@ -162,7 +162,7 @@ def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], ob
         async with AsyncExitStack() as stack:
             bus = None
             if settings.audit_file is None:
-                credentials = configured_credentials(settings.nats_creds, kind="gateway")
+                credentials = configured_credentials(settings.nats_creds)
                 config = BusConfig(
                     url=settings.nats_url,
                     credentials=credentials,

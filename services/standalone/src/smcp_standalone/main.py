@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -115,15 +116,15 @@ def run_up(
         mcp=mcp,
         mcp_port=mcp_port,
     )
-    if check_config:
-        chosen = up.without_data(chosen)
+    if check_config and data is not None:  # nothing is written there
+        sample = data / up.SAMPLE
+        chosen = replace(chosen, data=None, config=sample if config is None and sample.exists() else config)
     with up.up_directory(chosen) as directory:
         temporary = directory if chosen.data is None else None
         _remove_when_interrupted(temporary)
         settings = up.load_up_settings(chosen, directory)
         up.up_model(chosen)  # reports mistakes in `--hosts` before anything starts
         if not check_config:
-            up.check_ports(settings)
             settings = up.with_key(settings, directory)
         from smcp_computer.config.inputs import take_secrets  # noqa: PLC0415 -- as the next one
         from smcp_computer.mcp.reaper import hide_memory  # noqa: PLC0415 -- as the next one
@@ -203,8 +204,6 @@ def nats_config(
     typer.echo(f"{written.conf}  (start it with: nats-server -c {shlex.quote(str(written.conf))})")
     for name, path in written.credentials.items():
         typer.echo(f"{path}  (SMCP_NATS_CREDS for {name})")
-    for path in written.orphaned:
-        typer.echo(f"{path} is no longer in {file}: it is not accepted any more, remove it", err=True)
 
 
 def _remove_when_interrupted(directory: Path | None) -> None:

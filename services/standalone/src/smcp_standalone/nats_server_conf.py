@@ -60,9 +60,6 @@ room too). nats-server keeps the same for each request whatever the number."""
 class Grant:
     """nats-server's permissions for the holder of a credential."""
 
-    purpose: Mapping[str, Any]
-    """Its service, and a Computer host's office and names. It stands in the credential's file, so that a process that
-    was given another's says so before it connects."""
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     may_respond: bool = False
@@ -79,7 +76,6 @@ def _computer(host: ComputerHost) -> Grant:
     own, room = f"{HOSTS}.{encode_name(host.credential)}", f"{ROOT}.{encode_name(host.office)}"
     tokens = [encode_name(name) for name in host.computers]
     return Grant(
-        {"kind": "computer", "office": host.office, "names": host.computers},
         publish=(
             *(f"{room}.server.computer.{token}.>" for token in tokens),
             f"{own}.*.lease",
@@ -99,7 +95,6 @@ def _gateway(credential: str) -> Grant:
     """A gateway speaks for the members connected to it, and answers for Computers that speak Socket.IO only."""
     own = f"{HOSTS}.{encode_name(credential)}"
     return Grant(
-        {"kind": "gateway"},
         publish=(
             f"{ROOT}.*.client.>",
             f"{ROOT}.*.server.>",
@@ -122,7 +117,6 @@ def _gateway(credential: str) -> Grant:
 def _registry(credential: str) -> Grant:
     """The registry alone announces, and alone touches JetStream."""
     return Grant(
-        {"kind": "registry"},
         publish=(
             f"{ROOT}.*.notify.>",
             AUDIT_ALL,
@@ -149,7 +143,6 @@ def _operator(credential: str) -> Grant:
     answers on any subject that a request names, such as one that deletes the stream.
     """
     return Grant(
-        {"kind": "operator"},
         publish=(LOG_LEVEL, f"{OPERATORS}.{encode_name(credential)}.*"),
         subscribe=(AUDIT_ALL, f"{inbox_prefix(credential)}.>"),
     )
@@ -202,9 +195,9 @@ def render(model: NatsModel, kept: Mapping[str, str], cluster_secret: str | None
     return "\n".join(lines)
 
 
-def credential_file(name: str, secret: str, purpose: Mapping[str, Any]) -> str:
+def credential_file(name: str, secret: str) -> str:
     """The JSON that a process reads from `SMCP_NATS_CREDS`."""
-    return _json({"name": name, "secret": secret, "inbox_prefix": inbox_prefix(name), **purpose}) + "\n"
+    return _json({"name": name, "secret": secret, "inbox_prefix": inbox_prefix(name)}) + "\n"
 
 
 def hash_secret(secret: str) -> str:
@@ -251,8 +244,6 @@ def _json(value: object) -> str:
 class Written:
     conf: Path
     credentials: dict[str, Path]
-    orphaned: tuple[Path, ...]
-    """Files of credentials that no longer belong to anyone."""
 
 
 def read_model(path: Path) -> NatsModel:
@@ -278,13 +269,13 @@ def write(model: NatsModel, out: Path) -> Written:
     A credential whose file was removed gets a new secret.
     Raises `NatsConfigError` where a file cannot be read or written: nothing is changed then.
     """
-    conf, granted = out / "nats-server.conf", grants(model)
-    files = {name: credential_path(out, name) for name in granted}
+    conf = out / "nats-server.conf"
+    files = {name: credential_path(out, name) for name in grants(model)}
     kept = {name: _kept_secret(name, path) or new_secret() for name, path in files.items()}
     cluster_secret = None if model.cluster is None else _kept_cluster_secret(out) or new_secret()
     store = str((out / model.jetstream.store_dir).absolute())
     placed = model.model_copy(update={"jetstream": model.jetstream.model_copy(update={"store_dir": store})})
-    texts = {files[name]: credential_file(name, kept[name], grant.purpose) for name, grant in granted.items()}
+    texts = {path: credential_file(name, kept[name]) for name, path in files.items()}
     if cluster_secret is not None:
         texts[out / "cluster-secret"] = cluster_secret + "\n"
     texts[conf] = render(placed, kept, cluster_secret)
@@ -293,10 +284,9 @@ def write(model: NatsModel, out: Path) -> Written:
         for directory in {path.parent for path in texts} - {out}:
             directory.mkdir(mode=0o700, exist_ok=True)
         replace_files({path: text.encode() for path, text in texts.items()})
-        orphaned = tuple(sorted(set((out / "creds").glob("*.json")) - set(files.values())))
     except OSError as error:
         raise NatsConfigError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
-    return Written(conf=conf, credentials=files, orphaned=orphaned)
+    return Written(conf=conf, credentials=files)
 
 
 def _kept_secret(name: str, path: Path) -> str | None:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from smcp_bus.nats.config import BusConfig, configured_credentials, load_credent
 from smcp_bus.operations import LevelAnswer
 from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomQuestion
 from smcp_bus.subjects import LOG_LEVEL, audit, operators
+from smcp_computer.control_commands import print_table
 from smcp_computer.settings import states_directory
 from smcp_proto.errors import ErrorBody
 from smcp_proto.member_names import check_name
@@ -46,9 +47,8 @@ ANSWERS_S: Final = 0.5
 
 CONNECT_S: Final = 5.0
 """A command says soon that nothing answers (seconds)."""
-TRY_S: Final = 3.0
-"""How long one registry may take to answer (seconds); then NATS chooses one anew, `TRIES` times in all."""
-TRIES: Final = 3
+ANSWER_S: Final = 5.0
+"""How long a registry may take to answer (seconds)."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -73,7 +73,7 @@ async def operator_bus() -> AsyncIterator[NatsBus]:
         Failure: NATS cannot be reached.
     """
     settings = load_settings(ServiceSettings)
-    credentials = configured_credentials(settings.nats_creds, kind="operator")
+    credentials = configured_credentials(settings.nats_creds)
     url = settings.nats_url
     if credentials is None and not os.environ.get("SMCP_NATS_URL") and (beside := _find_local_run()) is not None:
         url, credentials = beside["url"], load_credentials(Path(beside["credentials"]))
@@ -95,22 +95,18 @@ async def operator_bus() -> AsyncIterator[NatsBus]:
 async def ask(bus: NatsBus, verb: str, question: BaseModel, answer: type[Model]) -> Model:
     """Ask the registries. Raises Failure."""
     subject, body = operators(bus.credential, verb), question.model_dump_json().encode()
-    for left in reversed(range(TRIES)):
-        try:
-            reply = await bus.request(subject, body, timeout=TRY_S)
-        except RequestTimedOut:
-            if left:
-                continue
-            raise Failure("no registry answers in time") from None
-        except NoResponder:
-            why = "none runs, it is an older one, or NATS does not permit it"
-            raise Failure(f"no registry answers: {why}") from None
-        except BusError as error:
-            raise Failure(str(error)) from None
-        if ERROR in reply.headers:
-            raise Failure(f"the registry refused: {ErrorBody.model_validate_json(reply.body).message}")
-        return answer.model_validate_json(reply.body)
-    raise AssertionError
+    try:
+        reply = await bus.request(subject, body, timeout=ANSWER_S)
+    except RequestTimedOut:
+        raise Failure("no registry answers in time") from None
+    except NoResponder:
+        why = "none runs, it is an older one, or NATS does not permit it"
+        raise Failure(f"no registry answers: {why}") from None
+    except BusError as error:
+        raise Failure(str(error)) from None
+    if ERROR in reply.headers:
+        raise Failure(f"the registry refused: {ErrorBody.model_validate_json(reply.body).message}")
+    return answer.model_validate_json(reply.body)
 
 
 def _find_local_run() -> dict[str, str] | None:
@@ -150,7 +146,7 @@ def offices(as_json: AsJson = False) -> None:
             typer.echo(printable_json({"offices": [each.model_dump() for each in found]}, indent=None))
             return
         rows = [(each.office, *_agent(each), str(each.computers)) for each in found]
-        _table(("OFFICE", "AGENT", "SINCE", "COMPUTERS"), rows, otherwise="no office has members")
+        print_table(("Office", "Agent", "Since", "Computers"), rows, "no office has members")
 
     _look(show)
 
@@ -168,8 +164,8 @@ def room(office: Office, as_json: AsJson = False) -> None:
             (each.role, each.name, each.since or "?", each.by, each.a2c_version or "-", "moves" if each.moving else "")
             for each in found.members
         ]
-        head = ("ROLE", "NAME", "SINCE", "CREDENTIAL", "VERSION", "")
-        _table(head, rows, otherwise=f"the office {office!r} has no members")
+        head = ("Role", "Name", "Since", "Credential", "Version", "")
+        print_table(head, rows, f"the office {office!r} has no members")
 
     _look(show)
 
@@ -278,16 +274,6 @@ def _check(office: str) -> None:
 
 def _agent(office: OfficeSummary) -> tuple[str, str]:
     return ("-", "-") if office.agent is None else (office.agent, office.since or "?")
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, otherwise: str) -> None:
-    if not rows:
-        typer.echo(otherwise, err=True)
-        return
-    cells = [[printable(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _line(event: Mapping[str, Any]) -> str:

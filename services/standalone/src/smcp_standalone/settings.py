@@ -3,10 +3,9 @@
 import fcntl
 import json
 import os
-import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from smcp_computer.settings import ComputerSettings
 from smcp_gateway.settings import GatewaySettings
 from smcp_mcp.settings import McpSettings, check_access
 from smcp_registry.settings import RegistrySettings
-from smcp_service.lifecycle import Failure, cannot_listen
+from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError, load_settings
 from smcp_service.telemetry import wrong_endpoints
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
@@ -119,20 +118,6 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
         yield options.data
 
 
-def without_data(options: UpOptions) -> UpOptions:
-    """The same for a run that leaves no trace: the configuration in `options.data` counts, nothing is written there.
-
-    Raises SettingsError: that directory could not be used.
-    """
-    if options.data is not None:
-        there = next(each for each in (options.data, *options.data.absolute().parents) if each.exists())
-        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-            raise SettingsError(f"--data: {options.data}: {there} is not a directory in which this user can write")
-    kept = None if options.data is None else options.data / SAMPLE
-    config = kept if options.config is None and kept is not None and kept.exists() else options.config
-    return replace(options, data=None, config=config)
-
-
 def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     """Read the environment and the options, and write the sample configuration where there is none.
 
@@ -156,24 +141,6 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
             *dict.fromkeys(problems), warnings=[warning for each in refused for warning in each.warnings]
         )
     return UpSettings(registry, gateway, computer, configuration, mcp)
-
-
-def check_ports(settings: UpSettings) -> None:
-    """Raises Failure: a port is taken. Without this check a service would notice it only after others have started."""
-    gateway, mcp = settings.gateway, settings.served_mcp
-    wanted = [
-        (gateway.gateway_host, gateway.gateway_port, "--port / SMCP_GATEWAY_PORT"),
-        (gateway.health_host, gateway.health_port, "SMCP_HEALTH_PORT"),
-    ]
-    if mcp is not None:
-        wanted.append((mcp.mcp_host, mcp.mcp_port, MCP_PORT))
-    with ExitStack() as stack:
-        for host, port, choose in wanted:
-            try:
-                family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-                stack.enter_context(socket.create_server(address[:2], family=family))
-            except OSError as error:
-                raise cannot_listen(error, host, port, choose=choose) from error
 
 
 def with_key(settings: UpSettings, directory: Path) -> UpSettings:

@@ -112,7 +112,7 @@ class _Account(Guard):
         return GuardedUrl(self._server.url.replace("://", f"://{self.name}:{self._secret}@"), self)
 
     def credentials(self, name: str) -> Credentials:
-        file = credential_file(name, self._secret, grants(self.model)[name].purpose)
+        file = credential_file(name, self._secret)
         return replace(_CREDENTIALS.validate_json(file), user=self._login(name))
 
     async def allow(self) -> None:

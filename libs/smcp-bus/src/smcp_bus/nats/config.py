@@ -16,19 +16,13 @@ _Inbox = Annotated[str, Field(pattern=r"^_INBOX(\.[A-Za-z0-9_=-]+)+$")]
 
 @validated(frozen=True, slots=True, config=ConfigDict(strict=True, hide_input_in_errors=True))
 class Credentials:
-    """A credential as `smcp nats-config` wrote it. Older files do not say what it is for."""
+    """A credential as `smcp nats-config` wrote it."""
 
     name: _Text
     """Stands in the process's subjects, bound there by nats-server's permissions; the NATS user, mostly."""
     secret: _Text = field(repr=False)
     inbox_prefix: _Inbox
     """Where answers to this credential arrive; nobody else may listen there."""
-    kind: str | None = None
-    """Which service it is for: `registry`, `gateway`, `computer`."""
-    office: str | None = None
-    """The one office of a Computer's credential."""
-    names: tuple[str, ...] | None = None
-    """The Computers that its holder may be in that office."""
     user: str | None = None
     """The NATS user, where it is not called like the credential: nats-server may take two while a secret is renewed."""
     file: Path | None = field(default=None, compare=False)
@@ -80,35 +74,15 @@ def renewed(credentials: Credentials) -> Credentials:
     return now if same else credentials
 
 
-def configured_credentials(
-    path: Path | None, *, kind: str, office: str | None = None, name: str | None = None
-) -> Credentials | None:
+def configured_credentials(path: Path | None) -> Credentials | None:
     """The credential in the file that the setting `SMCP_NATS_CREDS` names; None where it names none.
 
-    Args:
-        kind: the service that wants to use it. nats-server would refuse another's subjects one by one.
-        office, name: the Computer that it wants to be.
-
-    Raises:
-        SettingsError: the file cannot be used, or is for something else.
+    Raises SettingsError: the file cannot be used.
     """
-    if path is None:
-        return None
     try:
-        credentials = load_credentials(path)
+        return None if path is None else load_credentials(path)
     except BadCredentials as error:
         raise SettingsError(f"SMCP_NATS_CREDS: {error}") from None
-    why = ""
-    if credentials.kind not in (None, kind):
-        why = f"is a credential of the kind {credentials.kind}, and has to be of the kind {kind}"
-    elif office is not None and credentials.office not in (None, office):
-        why = f"is for the office {credentials.office!r}, and this {kind} is to join {office!r}"
-    elif name is not None and credentials.names is not None and name not in credentials.names:
-        allowed = ", ".join(map(repr, credentials.names)) or "nobody"
-        why = f"is for the {kind} {allowed}, and this one is called {name!r}"
-    if why:
-        raise SettingsError(f"SMCP_NATS_CREDS: {path}: {why}")
-    return credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
