@@ -26,15 +26,14 @@ async def desktop(here: World, **asked: Any) -> dict[str, int]:
 
 
 @pytest.mark.rule("answers.desktop.large", "desktop.practice.text")
-async def test_a_window_larger_than_a_message_is_left_out_and_refused_by_its_uri(
+async def test_a_window_larger_than_a_message_is_left_out(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(nats_url, {"read_s": 20.0}, bad=configs.context("2025", windows=2, host="bad")) as here:
         await here.tell("bad", "misbehave", uri="window://bad/0", how="big")
         assert list(await desktop(here)) == ["window://bad/1"]
-        assert "window://bad/0 is left out of the desktop: it is too large" in caplog.text
-        refused = await here.ask("get_desktop", window="window://bad/0")
-        assert (refused["code"], refused["details"]["limit"]) == (413, BUS)
+        assert "window://bad/0 is left out of the desktop: it sent an answer of more than" in caplog.text
+        assert (await here.ask("get_desktop", window="window://bad/0"))["a2c_missing"] == 1
 
 
 @pytest.mark.rule("answers.desktop.blob")

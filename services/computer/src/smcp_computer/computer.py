@@ -183,7 +183,7 @@ class Computer:
                 "client:get_config": self._get_config,
                 "client:get_status": self._get_status,
                 registry_contract.PENDING.event: self._pending,
-                **resource_handlers(settings, self.fleet, self.access, self.resources, tasks, max_body=max_body),
+                **resource_handlers(settings, self.fleet, self.access, self.resources, tasks),
                 **handlers,
             },
             tracing=tracing,

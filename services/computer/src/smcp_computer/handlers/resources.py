@@ -364,15 +364,13 @@ def resource_handlers(
     access: Access,
     resources: OfferedResources,
     tasks: Background,
-    *,
-    max_body: int,
 ) -> dict[str, Handler]:
     """By event."""
     index, history, events = resources.index, resources.history, fleet.events
     directory = Directory(fleet.supervisors, index, history, events)
     own = ResourceHandlers(directory, index, resources.agents, access, events, history, settings.name)
     return {
-        "client:get_desktop": Desktop(index, history, access, events, tasks, read_s=settings.read_s, max_body=max_body),
+        "client:get_desktop": Desktop(index, history, access, events, tasks, read_s=settings.read_s),
         "client:get_finder": Finder(resources.cache, directory.documents, history, access, wait_s=settings.read_s),
         "client:resources/list": own.list,
         "client:resources/templates/list": own.templates,
