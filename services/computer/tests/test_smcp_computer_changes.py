@@ -7,7 +7,6 @@ import pytest
 
 from smcp_computer import outbox
 from smcp_computer.outbox import CONFIG, DESKTOP, FINDER
-from smcp_computer.resources import index
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import connected, gateway_world
@@ -123,28 +122,6 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
         assert (await here.ask("get_desktop"))["desktops"] == [f"{WINDOW}\n\nnew"]
         await here.tell("desk", "put", uri=f"window://{HOST}/other?priority=80")
         assert (await next_told(here, DESKTOP, 2))[1] == TOLD
-
-
-@pytest.mark.rule("desktop.practice.notices")
-async def test_a_change_before_the_subscription_is_announced_once_it_is_granted(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("smcp_computer.mcp.resources.ONE_OF_MANY_S", 120.0)
-    late = {WINDOW: "subscribe_late", DOCUMENT: "subscribe_late"}
-    async with world(nats_url, desk=configs.context("2025", windows=1, documents=1, misbehave=late)) as here:
-        await eventually(lambda: len(here.computer.resources.index.known("desk")) == 2, timeout=30)
-        await forgotten(here)  # that there is a window and a document: nobody may have listened yet
-        assert (await here.ask("get_desktop"))["desktops"] == [f"{WINDOW}\n\ntext of {WINDOW}"]
-        assert (await here.ask("get_finder"))["documents"][0]["title"] == "Report doc-0"
-        await here.tell("desk", "update", uri=WINDOW, text="new")
-        await here.tell("desk", "update", uri=DOCUMENT, text='{"title": "Another"}')
-        await forgotten(here)
-        await here.tell("desk", "misbehave", uri=WINDOW, how="")
-        await here.tell("desk", "misbehave", uri=DOCUMENT, how="")
-        assert (await next_told(here, DESKTOP))[0] == TOLD
-        assert (await next_told(here, FINDER))[0] == TOLD
-        assert (await here.ask("get_desktop"))["desktops"] == [f"{WINDOW}\n\nnew"]
-        assert (await here.ask("get_finder"))["documents"][0]["title"] == "Another"
 
 
 async def settled_by_update(here: World, uri: str) -> None:
@@ -314,20 +291,6 @@ async def test_two_servers_with_one_host_are_shown_with_one_warning(
         assert len(warned) == 1
         assert f"'one': uses the same host {HOST!r} as 'two'" in warned[0]
         assert len((await here.ask("get_desktop"))["desktops"]) == 3
-
-
-@pytest.mark.rule("answers.desktop.list.untold")
-@ERAS
-async def test_changed_windows_of_a_server_without_list_changed_are_announced(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch, era: Any
-) -> None:
-    monkeypatch.setattr(index, "POLL_S", 0.2)
-    other = f"window://{HOST}/1"
-    async with world(nats_url, desk=configs.context(era, windows=1, without=["list_changed"])) as here:
-        await settled(here, "desk", WINDOW)
-        await here.tell("desk", "put", uri=other)
-        assert (await next_told(here, DESKTOP))[0] == TOLD
-        assert [each.partition("\n\n")[0] for each in (await here.ask("get_desktop"))["desktops"]] == [WINDOW, other]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

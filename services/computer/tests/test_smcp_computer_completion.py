@@ -47,7 +47,6 @@ async def test_the_three_arguments_of_a_template_are_completed(nats_url: str, er
         assert await values(pages, "page_index") == [], "the context passes, and without it there is none"
         assert await values(elements, "element_id", doc_ref="doc-1", page_index="1") == ["tbl-001"]
         assert await values(elements, "element_id", "txt", doc_ref="doc-1") == ["txt-001"]
-        assert await values("dpe://com.docs/{doc_ref}", "doc_ref", "doc-11") == ["doc-11"], "by its host"
         answer = await alice.ask(METHOD, **asked(pages, "doc_ref"))
         assert (answer["serverId"], answer["payload"]["result"]["meta"]["later"]) == ("docs", True)
         assert "a2c_skipped_servers" not in answer["payload"]["result"]["meta"], "that is the Computer's to say"

@@ -26,9 +26,7 @@ async def desktop(here: World, **asked: Any) -> dict[str, int]:
 
 
 @pytest.mark.rule("answers.desktop.large", "desktop.practice.text")
-async def test_a_window_larger_than_a_message_is_left_out(
-    nats_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_window_larger_than_a_message_is_left_out(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with world(nats_url, {"read_s": 20.0}, bad=configs.context("2025", windows=2, host="bad")) as here:
         await here.tell("bad", "misbehave", uri="window://bad/0", how="big")
         assert list(await desktop(here)) == ["window://bad/1"]

@@ -17,7 +17,6 @@ from smcp_computer.mcp.events import (
     ServerReady,
 )
 from smcp_computer.mcp.resources import Features
-from smcp_computer.resources import index as index_module
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_servers import ERAS, OTHER, WINDOW, running
 from smcp_testing.waiting import eventually
@@ -92,25 +91,6 @@ async def test_a_server_without_list_changed_is_listed_for_each_request(era: Any
         assert list(await servers.index.list("desk")) == [WINDOW]
         await servers.tell("put", uri=OTHER)
         assert list(await servers.index.list("desk")) == [WINDOW, OTHER]
-
-
-@pytest.mark.rule("answers.desktop.list.untold")
-@ERAS
-async def test_a_server_without_list_changed_is_listed_periodically(era: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "POLL_S", 0.1)
-    async with running(desk=configs.context(era, windows=1, without=["list_changed"])) as servers:
-        await servers.tell("put", uri=OTHER)
-        await eventually(lambda: list(servers.index.known("desk")) == [WINDOW, OTHER], timeout=30)
-        await servers.tell("misbehave", uri="list", how="refuse")
-        await servers.tell("remove", uri=WINDOW)
-        await servers.tell("misbehave", uri="list", how="")
-        await eventually(lambda: list(servers.index.known("desk")) == [OTHER], timeout=30)
-        with pytest.raises(ServerDied):
-            await servers.tell("die")
-        await servers.heard_of(ServerGone("desk"))
-        await eventually(lambda: list(servers.index.known("desk")) == [WINDOW], timeout=30)
-        await servers.tell("put", uri=OTHER)
-        await eventually(lambda: list(servers.index.known("desk")) == [WINDOW, OTHER], timeout=30)
 
 
 @ERAS

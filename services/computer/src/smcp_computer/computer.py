@@ -297,24 +297,21 @@ class Computer:
                 async with asyncio.timeout(HEAD_START_S):
                     await self.fleet.wait_settled(changes.started)
                     await self.resources.index.list_known(changes.started)
-                    await self.resources.upstream.asked(changes.started)
         finally:
             is_same = self.resources.index.capabilities == capabilities
             self.outbox.release(without=[CAPABILITIES] if is_same else [])
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Run the MCP servers, and follow their resources."""
+        """Run the MCP servers."""
         with rewritten_logs(self._redactor.redact):
-            following = self.tasks.start(self.resources.index.run(), name="resources")
             servers = self.tasks.start(self.fleet.run(), name="mcp servers")
             try:
                 yield
             finally:
                 await self.calls.aclose()
-                following.cancel()
                 self.fleet.stop()
-                await asyncio.wait([servers, following])
+                await asyncio.wait([servers])
 
     def in_office(self, *, new_tenure: bool) -> None:
         """This Computer is in its office (again). `new_tenure`: another process may have had its seat meanwhile."""

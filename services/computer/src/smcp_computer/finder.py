@@ -26,7 +26,6 @@ from smcp_computer.mcp.errors import (
 )
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import AT_ONCE, ONE_OF_MANY_S
-from smcp_computer.resources.index import Listing
 from smcp_computer.resources.routing import Budget
 from smcp_computer.tools import History
 from smcp_proto.errors import Malformed
@@ -43,6 +42,8 @@ CACHE_BYTES: Final = 64 * 1024 * 1024
 UNSUBSCRIBED_S: Final = 5.0
 """How long an answer counts where the server announces no changes: long enough for an Agent that turns pages."""
 
+Listing = Mapping[str, Mapping[str, Any]]
+"""Resources by URI."""
 Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 """Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
 

@@ -12,7 +12,9 @@ from smcp_bus.outbox import LIST_CHANGED, RESOURCES, UPDATED, Key, Notification,
 from smcp_computer.finder import MetadataCache
 from smcp_computer.mcp.events import (
     MOST_WARNINGS,
-    ResourcesSubscribed,
+    ResourcesChanged,
+    ResourcesListed,
+    ResourceSubscribed,
     ResourcesUnsubscribed,
     ResourceUpdated,
     ServerEvent,
@@ -21,7 +23,7 @@ from smcp_computer.mcp.events import (
     ServerRemoved,
 )
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
+from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.tools import History
 from smcp_proto.member_names import Role
@@ -139,17 +141,16 @@ class OfferedResources:
     """What the office may know of the resources of all MCP servers: lists, subscriptions, metadata of documents. Turns
     events of the servers into notifications (desktop.txt and finder.txt, 变化检测).
 
-    Listens for as long as the events last. `index.run` must be running; `history` must hear of each call of a tool.
+    Listens for as long as the events last; `history` must hear of each call of a tool.
     Only servers with `resources.subscribe` count for desktop and finder. A changed list counts where the set of its
     `window://` (or `dpe://`) URIs is another one than before; a window with another query is the same window
-    (desktop.txt, 校验规则). A changed resource counts at once. So does a new subscription: changes before it were not
-    announced.
+    (desktop.txt, 校验规则). A changed resource counts at once.
     """
 
     def __init__(self, fleet: Fleet, outbox: ComputerOutbox, tasks: Background) -> None:
         self.events, self.outbox = fleet.events, outbox
         self.history = History()
-        self.index = ResourceIndex(fleet.supervisors, self.events)
+        self.index = ResourceIndex(fleet.supervisors, self.events, tasks)
         self.upstream = UpstreamSubscriptions(fleet.supervisors, self.events, tasks)
         self.agents = AgentSubscriptions(self.upstream, outbox.missed)
 
@@ -162,10 +163,7 @@ class OfferedResources:
         self._schemes: Mapping[str, _Scheme] = {WINDOW: _Scheme(DESKTOP, without_query), DPE: _Scheme(FINDER, str)}
         self._entered = False
         self._capabilities = self.index.capabilities
-        self._announced: dict[str, tuple[Listing, int]] = {}
-        """The lists of the servers as the office knows them, and how often a server had announced another one."""
         self.events.listen(self._on_event)
-        self.index.listen(self._on_list)
 
     def in_office(self) -> None:
         """This Computer is in its office (again). Agents that see it enter ask for all lists; later changes are
@@ -177,19 +175,19 @@ class OfferedResources:
         match event:
             case ResourceUpdated(server, uri):
                 self._on_update(server, uri)
-            case ResourcesSubscribed(server, uris, is_new):
-                for uri in uris:
-                    self.cache.changed(server, uri)
-                for name, scheme in self._schemes.items():
-                    if is_new and _of_scheme(name, uris):
-                        self._tell(server, scheme)
+            case ResourceSubscribed(server, uri):
+                self.cache.changed(server, uri)
             case ResourcesUnsubscribed(server, uris):
                 self.agents.drop(server, uris)
             case ServerReady(server):
-                self.cache.changed(server)
+                self._on_start_or_end(server)
             case ServerGone(server):
-                self.cache.changed(server)
                 self.agents.drop(server)
+                self._on_start_or_end(server)
+            case ResourcesChanged(server):
+                self._list_changed(server)
+            case ResourcesListed(server):
+                self._on_list(server)
             case ServerRemoved(server):
                 self._on_removal(server)
             case _:
@@ -203,10 +201,16 @@ class OfferedResources:
         for agent in self.agents.concerned(server, uri):
             self.outbox.resource_updated(agent, server, uri, title if isinstance(title, str) else None)
 
+    def _on_start_or_end(self, server: str) -> None:
+        self.cache.changed(server)
+        had_resources = server in self._capabilities["resources"]["byServer"]
+        self._on_list(server)
+        if had_resources or self.index.features(server) is not None:
+            self._list_changed(server)
+
     def _on_removal(self, server: str) -> None:
         self.cache.removed(server)
         self._hosts.pop(server, None)
-        self._announced.pop(server, None)
         for scheme in self._schemes.values():
             scheme.listed.pop(server, None)
 
@@ -221,7 +225,6 @@ class OfferedResources:
             self._capabilities = self.index.capabilities
             self.outbox.changed(CAPABILITIES, capabilities=self._capabilities)
         self._compare_hosts(server)
-        self._announce(server, known)
         if features is not None and not features.subscribe:
             return
         for name, scheme in self._schemes.items():
@@ -231,15 +234,12 @@ class OfferedResources:
             if scheme.is_changed(server, now):
                 self.outbox.changed(scheme.update)
 
-    def _announce(self, server: str, listing: Listing) -> None:
-        now = (listing, self.index.announced(server))
-        if now != self._announced.get(server, (NOTHING, 0)):
-            self._announced[server] = now
-            if self._entered:
-                self.outbox.list_changed(server)
+    def _list_changed(self, server: str) -> None:
+        if self._entered:
+            self.outbox.list_changed(server)
 
     def _compare_hosts(self, server: str) -> None:
-        hosts = self.index.names(server).hosts
+        hosts = self.index.known(server).hosts
         if self._hosts.get(server, frozenset()) == hosts:
             return
         self._hosts[server] = hosts

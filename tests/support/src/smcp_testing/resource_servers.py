@@ -62,12 +62,11 @@ class Servers:
 async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
     config = parse_config(json.dumps({"servers": servers}))
     fleet = Fleet(config, InputResolver(config.inputs, {}), limits=Limits(), on_change=lambda: None)
-    index = ResourceIndex(fleet.supervisors, fleet.events)
     async with background() as tasks:
+        index = ResourceIndex(fleet.supervisors, fleet.events, tasks)
         upstream = UpstreamSubscriptions(fleet.supervisors, fleet.events, tasks)
         here = Servers(fleet, index, upstream)
         fleet.events.listen(here.heard.append)
-        keeping = tasks.start(index.run(), name="index")
         task = tasks.start(fleet.run(), name="fleet")
         await eventually(lambda: all(each.ready for each in fleet.supervisors.values()), timeout=60)
         try:
@@ -75,4 +74,3 @@ async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
         finally:
             fleet.stop()
             await asyncio.wait_for(task, 30)
-            keeping.cancel()

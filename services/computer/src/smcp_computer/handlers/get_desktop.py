@@ -205,7 +205,7 @@ class Desktop:
                     reading.cancel()
             elif not part.is_done:
                 self.events.warn(part.server, _LATE)
-                self.index.left_out["get_desktop"] += part.readings is None
+            self.index.left_out["get_desktop"] += part.readings is None
 
     async def _ask(self, part: _Part, only: WindowUri | None, within: float, came: asyncio.Event) -> None:
         try:
@@ -253,7 +253,7 @@ class Desktop:
         """The windows of the server's last list; `only`: this one, by its first URI there."""
         listing = self.index.known(server)
         if only is not None:
-            uri = self.index.names(server).windows.get(only)
+            uri = listing.windows.get(only)
             return [] if uri is None else [listing[uri]]
         windows = [each for uri, each in listing.items() if scheme_of(uri) == WINDOW]
         if len(windows) > MOST_WINDOWS:

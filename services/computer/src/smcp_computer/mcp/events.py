@@ -78,6 +78,10 @@ class ResourcesChanged(ServerEvent):
     """Its list of resources changed."""
 
 
+class ResourcesListed(ServerEvent):
+    """Its list of resources was taken anew."""
+
+
 @dataclass(frozen=True)
 class ResourceUpdated(ServerEvent):
     """The contents of a resource changed, or may have changed while there was no stream of changes."""
@@ -86,12 +90,10 @@ class ResourceUpdated(ServerEvent):
 
 
 @dataclass(frozen=True)
-class ResourcesSubscribed(ServerEvent):
-    """It announces changes of these resources from now on. Earlier changes were not announced."""
+class ResourceSubscribed(ServerEvent):
+    """It announces changes of this resource from now on. Earlier changes were not announced."""
 
-    uris: frozenset[str]
-    is_new: bool = True
-    """False: it announced changes of the same window already, under a URI with another query."""
+    uri: str
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ survives restarts of that server. Where the list changes between two pages, an i
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import mcp_types as types
@@ -29,6 +27,7 @@ from smcp_computer.mcp.errors import (
 )
 from smcp_computer.mcp.events import (
     ResourcesChanged,
+    ResourcesListed,
     ServerEvent,
     ServerEvents,
     ServerGone,
@@ -37,37 +36,51 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.requests import REQUEST_S
 from smcp_computer.mcp.resources import Features, Json, Resources
-from smcp_computer.mcp.supervisor import POLL_S, RELIST_S, Supervisor
-from smcp_proto.backoff import Backoff
-from smcp_proto.uris import WindowUri, host_of, window_uri
+from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
+from smcp_proto.uris import DPE, WINDOW, WindowUri, host_of, scheme_of, window_uri, without_query
+from smcp_service.lifecycle import Background
 
 OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_templates_list")
 """The verbs that ask all servers."""
-NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
-Listing = Mapping[str, Json]
-"""Resources by URI, in the server's order, each as the server sent it."""
-
-AT_A_TIME: Final = 1000
-"""URIs of a list that are parsed before others get a turn: some milliseconds."""
 
 
-class Names:
-    """The windows of a list, each with its first URI there, and the hosts: looked up without a walk over the list."""
+class Listing(dict[str, Json]):
+    """Resources by URI, in the server's order, each as the server sent it. It is not changed.
 
-    def __init__(self, uris: Iterable[str] = ()) -> None:
+    Attributes:
+        windows: each with its first URI here.
+        hosts: of `window://` and `dpe://` URIs.
+    """
+
+    def __init__(self, items: Iterable[Json] = ()) -> None:
+        super().__init__((item["uri"], item) for item in items)
         self.windows: dict[WindowUri, str] = {}
         self.hosts: set[str] = set()
-        for uri in uris:
-            self.add(uri)
+        for uri in self:
+            window = window_uri(uri)
+            if window is not None:
+                self.windows.setdefault(window, uri)
+            host = host_of(uri) if window is None else window.host
+            if host is not None:
+                self.hosts.add(host)
 
-    def add(self, uri: str) -> None:
-        window = window_uri(uri)
-        if window is not None:
-            self.windows.setdefault(window, uri)
-        host = host_of(uri) if window is None else window.host
-        if host is not None:
-            self.hosts.add(host)
+    def find(self, uri: str) -> str | None:
+        """The URI to ask this server for; None: it does not list the resource. A window is known by host and path
+        (desktop.txt, Window URI). A page or an element belongs to its document, whose query only chooses a format."""
+        if uri in self:
+            return uri
+        match scheme_of(uri):
+            case scheme if scheme == WINDOW:
+                window = window_uri(uri)
+                return None if window is None else self.windows.get(window)
+            case scheme if scheme == DPE:
+                path = without_query(uri)
+                return uri if path in self or "/".join(path.split("/", 4)[:4]) in self else None
+            case _:
+                return None
 
+
+NOTHING: Final = Listing()
 
 CURSOR_FIELD: Final = "payload.params.cursor"
 NOT_GIVEN: Final = "is none that this list gave"
@@ -86,35 +99,28 @@ URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTempl
 
 @dataclass
 class _Server:
-    listing: Listing = field(default_factory=lambda: NOTHING)
-    names: Names = field(default_factory=Names)
+    listing: Listing = field(default_factory=Listing)
     asked: float = 0.0
-    """When it was asked for that list (loop time)."""
+    """When it was asked for that list (loop time); 0: it has none in this life."""
     listed_generation: int = -1
     """What `generation` was then."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is asked for its list."""
     generation: int = 0
     """How often its list changed, or may have: what was asked for before the last time is out of date."""
-    announced: int = 0
-    """How often it said itself that its list changed."""
-    dirty: asyncio.Event = field(default_factory=asyncio.Event)
-    keeping: "asyncio.Task[None] | None" = None
-    """Takes its list anew whenever that changed."""
+    is_followed: bool = False
+    """A task takes its list anew."""
 
 
 class ResourceIndex:
-    """The lists are kept until their server announces a change. A server that announces none is listed at each use,
-    and every `POLL_S`. `run` must be running.
-    """
+    """The lists are kept until their server announces a change, and taken anew then. A server that announces none is
+    listed at each use."""
 
-    def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
+    def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents, tasks: Background) -> None:
         self._supervisors = supervisors
         self._servers: dict[str, _Server] = {}
         """Those that were ready at least once."""
-        self._keepers: asyncio.TaskGroup | None = None
-        self._listeners: list[Callable[[str], None]] = []
-        self._events = events
+        self._events, self._tasks = events, tasks
         self.skipped = dict.fromkeys(OPERATIONS, 0)
         """By operation: how often a server was skipped that has no resources."""
         self.left_out = dict.fromkeys(OPERATIONS, 0)
@@ -163,14 +169,6 @@ class ResourceIndex:
         """Its last list since it started, from memory; empty before the first."""
         return self._servers[server].listing if server in self._servers else NOTHING
 
-    def names(self, server: str) -> Names:
-        """Of that list."""
-        return self._servers[server].names if server in self._servers else Names()
-
-    def announced(self, server: str) -> int:
-        """How often it announced another list. That goes for its templates, too: MCP has no notification for them."""
-        return self._servers[server].announced if server in self._servers else 0
-
     def is_listed(self, server: str) -> bool:
         return server in self._servers and self._servers[server].asked > 0
 
@@ -179,32 +177,22 @@ class ResourceIndex:
         self.connection(server)
         loop, kept = asyncio.get_running_loop(), self._servers.setdefault(server, _Server())
         came = loop.time()
-
-        def is_current(resources: Resources) -> bool:
-            return kept.listed_generation == kept.generation and (resources.features.list_changed or kept.asked >= came)
-
-        if is_current(self.connection(server)):
-            return kept.listing
         try:
             async with asyncio.timeout(timeout), kept.lock:
                 resources = self.connection(server)
-                if is_current(resources):
+                is_told = resources.features.list_changed or kept.asked >= came
+                if kept.listed_generation == kept.generation and is_told:
                     return kept.listing
                 asked, generation = loop.time(), kept.generation  # what changes from here on makes it old again
                 found = await resources.list_all(timeout=timeout)
                 self._events.warn(server, *found.problems)
-                names = Names()
-                for number, item in enumerate(found.items, 1):
-                    names.add(item["uri"])
-                    if number % AT_A_TIME == 0:
-                        await asyncio.sleep(0)
+                listing = await asyncio.to_thread(Listing, found.items)  # some 100 ms for the longest one
                 if self._resources(server) is not resources:
                     raise ServerDied(server, "went away before it answered")
-                kept.listing = MappingProxyType({item["uri"]: item for item in found.items})
-                kept.asked, kept.listed_generation, kept.names = asked, generation, names
+                kept.listing, kept.asked, kept.listed_generation = listing, asked, generation
         except TimeoutError:
             raise ServerTimedOut(server, "did not list its resources in time") from None
-        self._tell(server)
+        self._events.tell(ResourcesListed(server))
         return kept.listing
 
     async def list_known(self, servers: Iterable[str]) -> None:
@@ -222,69 +210,34 @@ class ResourceIndex:
         self._events.warn(server, *found.problems)
         return found.items
 
-    def listen(self, listener: Callable[[str], None]) -> None:
-        """Call it with the name of each server whose list was taken anew, or that came or went. It must not block."""
-        self._listeners.append(listener)
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as keepers:
-            self._keepers = keepers
-            for name, server in self._servers.items():
-                self._keep_current(name, server)
-            await asyncio.get_running_loop().create_future()  # until cancelled
-
-    def _keep_current(self, name: str, server: _Server) -> None:
-        if self._keepers is not None and server.keeping is None:
-            server.keeping = self._keepers.create_task(self._keep(name, server), name=f"resources:{name}")
-
-    async def _keep(self, name: str, server: _Server) -> None:
-        backoff = Backoff()
-        while True:
-            features = self.features(name)
-            tells = features is None or features.list_changed  # one that is not ready sets `dirty` when it is
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if tells else POLL_S):
-                    await server.dirty.wait()
-            server.dirty.clear()
-            pause = RELIST_S
+    async def _follow(self, name: str, server: _Server) -> None:
+        generation = -1
+        while generation != server.generation:
+            generation = server.generation
             try:
                 await self.list(name)
-            except ServerNotRunning:
-                continue  # it has none, or comes back
+            except (ServerNotRunning, ServerDied):
+                pass  # it has none, or comes back
             except ServerError as error:
-                if not isinstance(error, ServerDied):
-                    state = "may be old" if self.is_listed(name) else "is not known"
-                    self._events.warn(name, f"its list of resources {state}: it {error.what}")
-                server.dirty.set()
-                pause = backoff.next()
-            else:
-                backoff.reset()
-            await asyncio.sleep(pause)
+                state = "may be old" if self.is_listed(name) else "is not known"
+                self._events.warn(name, f"its list of resources {state}: it {error.what}")
+            await asyncio.sleep(RELIST_S)
+        server.is_followed = False
 
     def _on_event(self, event: ServerEvent) -> None:
         server = self._servers.setdefault(event.server, _Server())
         match event:
             case ServerRemoved(name):
                 del self._servers[name]
-                if server.keeping is not None:
-                    server.keeping.cancel()
-            case ServerReady() | ServerGone():
+            case ServerReady() | ServerGone() | ResourcesChanged():
                 server.generation += 1
-                server.listing, server.asked, server.names = NOTHING, 0.0, Names()
-                if isinstance(event, ServerReady):
-                    server.dirty.set()
-                    self._keep_current(event.server, server)
-                self._tell(event.server)
-            case ResourcesChanged():
-                server.generation += 1
-                server.announced += 1
-                server.dirty.set()
+                if not isinstance(event, ResourcesChanged):
+                    server.listing, server.asked = NOTHING, 0.0
+                if not (server.is_followed or isinstance(event, ServerGone)):
+                    server.is_followed = True
+                    self._tasks.start(self._follow(event.server, server), name=f"resources:{event.server}")
             case _:
                 pass
-
-    def _tell(self, server: str) -> None:
-        for listener in self._listeners:
-            listener(server)
 
 
 @dataclass(frozen=True, slots=True)

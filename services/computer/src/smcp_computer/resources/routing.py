@@ -1,11 +1,10 @@
 """Chooses the MCP servers to ask for a URI, for a template or prompt, or for all that they list; and tells how long the
-request lets them take, and how large the reply may be."""
+request lets them take."""
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from smcp_bus.dispatch import Call
@@ -14,109 +13,16 @@ from smcp_computer.mcp.errors import ServerError, ServerNotRunning, bad_field, n
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import Json, Prompts
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.index import Kind, Listing, Names, ResourceIndex
+from smcp_computer.resources.index import Kind, Listing, ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
 from smcp_proto.sorting import server_order
 from smcp_proto.tool_results import time_limit
-from smcp_proto.uris import (
-    DPE,
-    HOSTED,
-    WINDOW,
-    host_of,
-    parse_dpe_uri,
-    parse_window_uri,
-    scheme_of,
-    window_uri,
-    without_query,
-)
+from smcp_proto.uris import host_of, parse_dpe_uri, parse_window_uri, scheme_of, without_query
 from smcp_service.settings import did_you_mean
 
 MOST_NAMED: Final = 20
 """Servers that an error names. An error of more than 16 KiB would not reach who asked."""
-
-
-@dataclass(frozen=True)
-class Served:
-    server: str
-    uris: Collection[str]
-    names: Names
-    """Of these URIs."""
-    templates: Sequence[str] = ()
-    """Their `uriTemplate`."""
-
-    def has_host(self, host: str | None) -> bool:
-        """Whether it lists something of this host."""
-        return host is not None and (host in self.names.hosts or host in map(template_host, self.templates))
-
-    def listed(self, uri: str) -> str | None:
-        """The listed URI for `uri`; None: it lists none. A window is known by host and path (desktop.txt, Window URI).
-        The query of a `dpe://` URI only chooses a format, and is kept."""
-        if uri in self.uris:
-            return uri
-        if scheme_of(uri) == WINDOW:
-            window = window_uri(uri)
-            return None if window is None else self.names.windows.get(window)
-        return uri if without_query(uri) in self.uris else None
-
-
-def candidates(uri: str, servers: Sequence[Served], history: Sequence[str]) -> list[str]:
-    """The servers that may serve `uri`: those that list it. Where none does: for `dpe://` those that list its document;
-    else for `dpe://` and `window://` those that list something of its host, for others those of which a template fits.
-
-    The one used last comes first, then by name.
-    """
-    document = "/".join(without_query(uri).split("/", 4)[:4])
-    found = listed_by(uri, servers)
-    if not found and scheme_of(uri) == DPE:
-        found = [each.server for each in servers if document in each.uris]
-    if not found and scheme_of(uri) in HOSTED:
-        found = [each.server for each in servers if each.has_host(host_of(uri))]
-    elif not found:
-        found = [each.server for each in servers if any(fits(template, uri) for template in each.templates)]
-    return server_order(found, history)
-
-
-def listed_by(uri: str, servers: Iterable[Served]) -> list[str]:
-    return [each.server for each in servers if each.listed(uri) is not None]
-
-
-def template_candidates(template: str, servers: Sequence[Served], history: Sequence[str]) -> list[str]:
-    """The servers that may complete the arguments of a template: those that list it, else those of its host."""
-    found = [each.server for each in servers if template in each.templates]
-    if not found:
-        found = [each.server for each in servers if each.has_host(template_host(template))]
-    return server_order(found, history)
-
-
-def template_host(template: str) -> str | None:
-    """The host of a `dpe://` or `window://` template; None for others, and where the host is not fixed."""
-    scheme, separator, rest = template.partition("://")
-    host = rest.partition("/")[0]
-    return host_of(f"{scheme}{separator}{host}") if "{" not in host else None
-
-
-def fits(template: str, uri: str) -> bool:
-    """Whether a URI may be an expansion of a template (RFC 6570): it has the fixed parts in their order."""
-    first, *expressions = template.split("{")
-    others = [expression.partition("}")[2] for expression in expressions]
-    if not others:
-        return uri == first
-    if not uri.startswith(first):
-        return False
-    at, last = len(first), others.pop()
-    for part in others:
-        found = uri.find(part, at)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return len(uri) - len(last) >= at and uri.endswith(last)
-
-
-def is_same(one: str, other: str) -> bool:
-    """Whether two URIs name one resource: they are equal, or name one window."""
-    window = window_uri(one)
-    return one == other or (window is not None and window == window_uri(other))
 
 
 def checked_uri(uri: str) -> str:
@@ -145,7 +51,6 @@ Found = TypeVar("Found")
 LIST_S: Final = 5.0
 """How long a server may take to list where several are asked: a silent one must not use up the time of the others."""
 VERB: Final[Mapping[Kind, str]] = {"resources": "resources_list", "templates": "resources_templates_list"}
-NO_TEMPLATES: Final[tuple[Json, ...]] = ()
 
 
 class Budget:
@@ -226,7 +131,7 @@ class Directory:
 
     def listed(self, uri: str, server: str) -> str:
         """The URI by which a server knows what `uri` names, as far as its list is known; else `uri` itself."""
-        return self._serve(server).listed(uri) or uri
+        return self._index.known(server).find(uri) or uri
 
     def subscription_uri(self, uri: str, server: str) -> str:
         """The URI for a subscription: as the server lists it, else without the query, which only chooses a format."""
@@ -265,7 +170,9 @@ class Directory:
         return {server: self._index.known(server) for server in servers}
 
     async def candidates(self, uri: str, server: str | None, *, timeout: float) -> list[str]:
-        """The servers that may serve `uri`, the most likely one first; at least one.
+        """The servers that may serve `uri`, at least one: those that list it, or its document; where none does, those
+        that list something of its host; else those with a template that begins like it. The one used last comes first,
+        then by name.
 
         Raises:
             NotFound: none does; `details.smcp_code` is `SMCP_RESOURCE_NOT_FOUND`.
@@ -274,38 +181,33 @@ class Directory:
         if server is not None:
             self.check(server)
             return [server]
-        servers = self._servers()
-        known, found = [self._serve(each) for each in servers], []
-        if all(map(self._index.is_listed, servers)) or listed_by(uri, known):
-            found = candidates(uri, known, self._history.servers)
-        if not (found := found or candidates(uri, await self._all(timeout), self._history.servers)):
+        servers, known, host = self._servers(), self._index.known, host_of(uri)
+        found = [each for each in servers if known(each).find(uri)]
+        if not found:
+            await self.ask_each(self._index.list, servers, timeout)
+            found = [each for each in servers if known(each).find(uri)]
+        found = found or [each for each in servers if host in known(each).hosts]
+        if not found:
+            for each, templates in (await self.ask_each(self._index.templates, servers, timeout)).items():
+                if any(uri.startswith(template["uriTemplate"].partition("{")[0]) for template in templates):
+                    found.append(each)
+        if not found:
             raise not_found("no MCP server of this Computer has this resource")
-        return found
+        return server_order(found, self._history.servers)
 
     async def template_candidates(self, template: str, server: str | None, *, timeout: float) -> list[str]:
-        """The same for a URI template."""
+        """The servers that list a URI template, in the same order."""
         if server is not None:
             self.check(server)
             return [server]
-        found = template_candidates(template, await self._all(timeout), self._history.servers)
+        listed = await self.ask_each(self._index.templates, self._servers(), timeout)
+        found = [each for each, templates in listed.items() if template in (item["uriTemplate"] for item in templates)]
         if not found:
             raise not_found("no MCP server of this Computer has this template")
-        return found
+        return server_order(found, self._history.servers)
 
     def _servers(self) -> list[str]:
         return [name for name in self._index.servers() if name not in self.hidden]
-
-    async def _all(self, timeout: float) -> list[Served]:
-        servers = self._servers()
-        _, templates = await asyncio.gather(
-            self.ask_each(self._index.list, servers, timeout), self.ask_each(self._index.templates, servers, timeout)
-        )
-        return [self._serve(server, templates.get(server, NO_TEMPLATES)) for server in servers]
-
-    def _serve(self, server: str, templates: Sequence[Json] = NO_TEMPLATES) -> Served:
-        index = self._index
-        uris = index.known(server).keys()
-        return Served(server, uris, index.names(server), tuple(item["uriTemplate"] for item in templates))
 
     async def ask_each(
         self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float

@@ -1,19 +1,18 @@
 """Subscriptions to resources: those of Agents at this Computer, and those of this Computer at its MCP servers.
 
 A server is asked once for a resource, however many hold it: the desktop, the finder and Agents. What the desktop and
-the finder want is asked for again after failures and restarts. An Agent's subscription is not restored: after any
-interruption it is dropped, and a notification asks the Agent to subscribe again (ADR 0019).
+the finder want and the server refused is asked for again with its next list. An Agent's subscription is not restored:
+after any interruption it is dropped, and a notification asks the Agent to subscribe again (ADR 0019).
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from smcp_computer.mcp.errors import NotSubscribable, ServerError, ServerNotRunning
+from smcp_computer.mcp.errors import ServerError, ServerNotRunning
 from smcp_computer.mcp.events import (
-    ResourcesSubscribed,
+    ResourceSubscribed,
     ResourcesUnsubscribed,
     ServerEvent,
     ServerEvents,
@@ -23,28 +22,21 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.routing import is_same
-from smcp_proto.backoff import Backoff
 from smcp_proto.errors import MAX_SUBSCRIPTIONS, too_many_subscriptions
-from smcp_proto.uris import resources_above, without_query
+from smcp_proto.uris import resources_above, window_uri
 from smcp_service.lifecycle import Background
 
 
 @dataclass
 class _Upstream:
-    """One MCP server. A URI is in one of `subscribed`, `failed` and `asking` at most."""
+    """One MCP server."""
 
     name: str
-    backoff: Backoff = field(default_factory=Backoff)
-    """Pauses before it is asked again for subscriptions that failed."""
     holders: dict[str, set[Hashable]] = field(default_factory=dict)
     """By URI."""
     subscribed: set[str] = field(default_factory=set)
-    failed: set[str] = field(default_factory=set)
-    """Asked for again after a pause."""
     asking: "dict[str, asyncio.Task[ServerError | None]]" = field(default_factory=dict)
     """The server is being asked to tell of these, or to tell no more."""
-    retry: asyncio.TimerHandle | None = None
 
 
 class UpstreamSubscriptions:
@@ -69,12 +61,6 @@ class UpstreamSubscriptions:
     def subscribed(self, server: str) -> frozenset[str]:
         return frozenset(self._servers[server].subscribed) if server in self._servers else frozenset()
 
-    async def asked(self, servers: Iterable[str]) -> None:
-        """Return when the servers have answered what they are being asked now."""
-        asking = [task for name in servers if name in self._servers for task in self._servers[name].asking.values()]
-        if asking:
-            await asyncio.wait(asking)
-
     async def hold(self, holder: Hashable, server: str, uri: str) -> None:
         """Have the server send updates of a resource until `release`, or until the server goes.
 
@@ -86,7 +72,6 @@ class UpstreamSubscriptions:
         is_granted = False
         try:
             while uri not in upstream.subscribed:
-                upstream.failed.discard(uri)
                 self._ask(upstream, [uri])
                 if (asking := upstream.asking.get(uri)) is None:
                     raise ServerNotRunning(server, "is not ready, or has no resources")
@@ -107,80 +92,52 @@ class UpstreamSubscriptions:
         holders.discard(holder)
         if not holders:
             upstream.holders.pop(uri, None)
-            upstream.failed.discard(uri)
             self._ask(upstream, [uri])
 
     def want(self, holder: Hashable, server: str, uris: Collection[str]) -> None:
         """Hold exactly these of the server, in the background; what the server refuses is a warning."""
         upstream, wanted = self._servers.setdefault(server, _Upstream(server)), set(uris)
-        known = frozenset(map(without_query, upstream.subscribed))
         for uri in [uri for uri, holders in upstream.holders.items() if holder in holders and uri not in wanted]:
             self.release(holder, server, uri)
         for uri in wanted:
             upstream.holders.setdefault(uri, set()).add(holder)
-        self._ask(upstream, uris, known)
+        self._ask(upstream, uris)
 
-    def _ask(self, upstream: _Upstream, uris: Iterable[str], known: frozenset[str] = frozenset()) -> None:
-        """Subscribe to those of them that are held and missing, and end those without a holder.
-
-        `known`: URIs without their queries that were subscribed to before.
-        """
+    def _ask(self, upstream: _Upstream, uris: Iterable[str]) -> None:
+        """Subscribe to those of them that are held and missing, and end those without a holder."""
         if (connection := self._connection(upstream)) is None:
             return
         for uri in uris:
-            is_held = uri in upstream.holders
-            if uri in upstream.asking or uri in upstream.failed or is_held == (uri in upstream.subscribed):
-                continue
-            upstream.subscribed.discard(uri)
-            if is_held:
-                asking = self._subscribe(upstream, connection, uri, is_new=without_query(uri) not in known)
-            else:
-                asking = self._unsubscribe(upstream, connection, uri)
-            upstream.asking[uri] = self._tasks.start(asking, name=f"subscription:{upstream.name}")
+            if uri not in upstream.asking and (uri in upstream.holders) != (uri in upstream.subscribed):
+                upstream.subscribed.discard(uri)
+                asking = self._change(upstream, connection, uri, subscribe=uri in upstream.holders)
+                upstream.asking[uri] = self._tasks.start(asking, name=f"subscription:{upstream.name}")
 
     def _connection(self, upstream: _Upstream) -> Resources | None:
         supervisor = self._supervisors.get(upstream.name)
         return None if supervisor is None else supervisor.resources
 
-    async def _subscribe(
-        self, upstream: _Upstream, connection: Resources, uri: str, *, is_new: bool
+    async def _change(
+        self, upstream: _Upstream, connection: Resources, uri: str, *, subscribe: bool
     ) -> ServerError | None:
+        """Begin or end a subscription. Returns why it was not begun."""
         error: ServerError | None = None
         try:
-            await connection.subscribe(uri)
+            await (connection.subscribe(uri) if subscribe else connection.unsubscribe(uri))
         except ServerError as refused:
             error = refused
         if self._connection(upstream) is not connection:
             return error or ServerNotRunning(upstream.name, "went away before it answered")
         del upstream.asking[uri]
-        if error is None:
+        is_held = uri in upstream.holders
+        if subscribe and error is None:
             upstream.subscribed.add(uri)
-            upstream.backoff.reset()
-            self._events.tell(ResourcesSubscribed(upstream.name, frozenset({uri}), is_new))
-        elif uri in upstream.holders:
-            self._fail(upstream, uri, error)
-        self._ask(upstream, [uri])  # its holders may be others by now
-        return error
-
-    async def _unsubscribe(self, upstream: _Upstream, connection: Resources, uri: str) -> None:
-        with suppress(ServerError):  # what a server tells unasked is ignored
-            await connection.unsubscribe(uri)
-        if self._connection(upstream) is connection:
-            del upstream.asking[uri]
+            self._events.tell(ResourceSubscribed(upstream.name, uri))
+        elif subscribe and error is not None and is_held:
+            self._events.warn(upstream.name, f"does not tell of changes of a resource: it {error.what}")
+        if is_held != subscribe:
             self._ask(upstream, [uri])
-
-    def _fail(self, upstream: _Upstream, uri: str, error: ServerError) -> None:
-        upstream.failed.add(uri)
-        self._events.warn(upstream.name, f"does not tell of changes of a resource: it {error.what}")
-        if upstream.retry is None:
-            pause = upstream.backoff.next()
-            upstream.retry = asyncio.get_running_loop().call_later(pause, self._ask_again, upstream)
-
-    def _ask_again(self, upstream: _Upstream) -> None:
-        upstream.retry = None
-        failed = tuple(upstream.failed)
-        upstream.failed.clear()
-        self._ask(upstream, failed)
+        return error if subscribe else None  # what a server tells unasked is ignored
 
     def _on_event(self, event: ServerEvent) -> None:
         if (upstream := self._servers.get(event.server)) is None:
@@ -188,19 +145,13 @@ class UpstreamSubscriptions:
         match event:
             case ServerRemoved():
                 del self._servers[event.server]
-                if upstream.retry is not None:
-                    upstream.retry.cancel()
             case ServerReady():
                 self._ask(upstream, upstream.holders)
             case ServerGone():
                 upstream.subscribed.clear()
-                upstream.failed.clear()
                 upstream.asking.clear()
-            case ResourcesUnsubscribed(server, uris):
-                for uri in uris & upstream.subscribed:
-                    upstream.subscribed.discard(uri)
-                    if uri in upstream.holders:
-                        self._fail(upstream, uri, NotSubscribable(server, "tells of it no more"))
+            case ResourcesUnsubscribed(_, uris):
+                upstream.subscribed -= uris
             case _:
                 pass
 
@@ -242,7 +193,7 @@ class AgentSubscriptions:
 
     def unsubscribe(self, agent: str | None, server: str | None, uri: str) -> None:
         """End it, by any URI of the same window; None: at every server. Does nothing where there is none."""
-        self._end(lambda each, at, held: each == agent and server in (None, at) and is_same(held, uri))
+        self._end(lambda each, at, held: each == agent and server in (None, at) and _is_same(held, uri))
 
     def left(self, agent: str) -> None:
         """An Agent has left the office. If one of its name is back already, it is asked to subscribe again."""
@@ -269,3 +220,9 @@ class AgentSubscriptions:
         for agent, server, uri in ended:
             self._upstream.release(AgentHolder(agent), server, uri)
         return bool(ended)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two URIs name one resource: they are equal, or name one window."""
+    window = window_uri(one)
+    return one == other or (window is not None and window == window_uri(other))
