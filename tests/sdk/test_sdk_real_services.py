@@ -62,8 +62,9 @@ async def test_a_models_tool_call_returns_its_result(nats_url: str, tmp_path: Pa
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
         await agent.openai_tools()
         call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 20, "b": 22}'}}
-        assert (await agent.run_openai_tool_call(call))["content"] == "42"
-        block = await agent.run_anthropic_tool_use({"id": "t1", "name": "fail", "input": {}})
+        assert (await agent.run_openai_tool_calls([call]))[0]["content"] == "42"
+        use = {"type": "tool_use", "id": "t1", "name": "fail", "input": {}}
+        (block,) = await agent.run_anthropic_tool_uses([use])
         assert block["is_error"] is True
 
 

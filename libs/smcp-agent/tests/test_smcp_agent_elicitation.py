@@ -139,12 +139,12 @@ async def test_the_loops_for_models_answer_with_on_input() -> None:
         gateway.computers = {"red": [tool("book")]}
         async with agent_at(gateway) as agent:
             eliciting(gateway)
-            assert (await agent.run_openai_tool_call(chat, on_input=accept))["content"] == "booked"
+            assert ((await agent.run_openai_tool_calls([chat], on_input=accept))[0])["content"] == "booked"
             assert [each["content"] for each in await agent.run_openai_tool_calls([chat], on_input=accept)] == [
                 "booked"
             ]
             booked = [{"type": "text", "text": "booked"}]
-            assert (await agent.run_anthropic_tool_use(use, on_input=accept))["content"] == booked
+            assert ((await agent.run_anthropic_tool_uses([use], on_input=accept))[0])["content"] == booked
             assert [each["content"] for each in await agent.run_anthropic_tool_uses([use], on_input=accept)] == [booked]
 
 

@@ -39,7 +39,7 @@ async def test_a_round_trip_with_chat_completions() -> None:
         async with agent_at(gateway) as agent:
             tools = await agent.openai_tools()
             assert [each["function"]["name"] for each in tools] == ["blue__echo", "stop", "red__echo"]
-            message = await agent.run_openai_tool_call(chat_call("red__echo", '{"x": "hi"}'))
+            message = (await agent.run_openai_tool_calls([chat_call("red__echo", '{"x": "hi"}')]))[0]
             assert message == {"role": "tool", "tool_call_id": "call_1", "content": "red: {'x': 'hi'}"}
 
 
@@ -48,7 +48,7 @@ async def test_a_round_trip_with_the_objects_of_openais_sdk() -> None:
     async with fake_gateway() as gateway:
         two_computers(gateway)
         async with agent_at(gateway) as agent:
-            message = await agent.run_openai_tool_call(call)
+            message = (await agent.run_openai_tool_calls([call]))[0]
             assert message == {"role": "tool", "tool_call_id": "call_2", "content": "blue: {}"}
 
 
@@ -58,7 +58,7 @@ async def test_a_round_trip_with_the_responses_api() -> None:
         two_computers(gateway)
         async with agent_at(gateway) as agent:
             assert "stop" in [each["name"] for each in await agent.openai_tools(api="responses")]
-            item = await agent.run_openai_tool_call(call)
+            item = (await agent.run_openai_tool_calls([call]))[0]
             assert item == {"type": "function_call_output", "call_id": "call_3", "output": "blue: {}"}
 
 
@@ -71,7 +71,7 @@ async def test_a_round_trip_with_anthropic(as_object: bool) -> None:
             (first, *_) = await agent.anthropic_tools()
             assert first["name"] == "blue__echo"
             assert first["input_schema"] == {"type": "object", "properties": {}}
-            block = await agent.run_anthropic_tool_use(SimpleNamespace(**fields) if as_object else fields)
+            block = (await agent.run_anthropic_tool_uses([SimpleNamespace(**fields) if as_object else fields]))[0]
             assert block == {
                 "type": "tool_result",
                 "tool_use_id": "toolu_1",
@@ -93,7 +93,7 @@ async def test_mistakes_of_a_model_become_a_readable_tool_result(name: str, argu
     async with fake_gateway() as gateway:
         two_computers(gateway)
         async with agent_at(gateway) as agent:
-            message = await agent.run_openai_tool_call(chat_call(name, arguments))
+            message = (await agent.run_openai_tool_calls([chat_call(name, arguments)]))[0]
             assert said in message["content"]
             assert message["content"].startswith("Error 40")
             assert gateway.seen("client:tool_call") == []
@@ -108,7 +108,11 @@ async def test_an_error_of_the_call_becomes_a_result_that_says_whether_the_tool_
                 return {"code": 503, "message": "its owner died", "details": {"may_have_run": True}}
 
             gateway.answers["client:tool_call"] = answer
-            block = await agent.run_anthropic_tool_use({"id": "t", "name": "stop", "input": {}}, timeout=3)
+            block = (
+                await agent.run_anthropic_tool_uses(
+                    [{"type": "tool_use", "id": "t", "name": "stop", "input": {}}], timeout=3
+                )
+            )[0]
             assert block["is_error"] is True
             text = "Error 503: its owner died (the tool may have run nevertheless)"
             assert block["content"] == [{"type": "text", "text": text}]
@@ -166,7 +170,7 @@ async def test_a_tool_name_from_an_earlier_list_still_works() -> None:
         async with agent_at(gateway) as agent:
 
             async def runs(name: str) -> str:
-                text: str = (await agent.run_openai_tool_call(chat_call(name, "{}")))["content"]
+                text: str = ((await agent.run_openai_tool_calls([chat_call(name, "{}")]))[0])["content"]
                 return text
 
             await agent.openai_tools()

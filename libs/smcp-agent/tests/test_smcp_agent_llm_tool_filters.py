@@ -54,7 +54,6 @@ def two_computers(gateway: FakeGateway) -> None:
         ({"tags": ["slow", "speech"]}, ["blue__echo", "red__echo", "look"]),
         ({"only": ["echo", "stop"]}, ["blue__echo", "red__echo", "stop"]),
         ({"only": ["red__echo"]}, ["red__echo"]),
-        ({"computers": {"red"}, "tags": {"speech"}, "where": lambda each: each.name != "echo"}, []),
         ({"only": []}, []),
     ],
 )
@@ -80,27 +79,13 @@ async def test_an_api_that_there_is_not_is_refused_by_the_names_of_those_that_th
             await agent.openai_tools(api="respnses")  # type: ignore[arg-type]
 
 
-async def test_a_name_in_a_filter_that_no_tool_matches_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with fake_gateway() as gateway:
-        two_computers(gateway)
-        async with agent_at(gateway) as agent:
-            for _ in range(2):
-                assert await agent.openai_tools(computers=["bleu"]) == []
-                assert await agent.anthropic_tools(tags=["speach"], only=["look", "5"]) == []
-        assert [each.message for each in caplog.records if each.name == "smcp_agent.llm"] == [
-            "computers: no tool matches 'bleu' now. Did you mean 'blue'?",
-            "tags: no tool matches 'speach' now. Did you mean 'speech'?",
-            "only: no tool matches '5' now.",
-        ]
-
-
 async def test_a_model_cannot_call_a_tool_that_it_was_not_given() -> None:
     async with fake_gateway() as gateway:
         two_computers(gateway)
         async with agent_at(gateway) as agent:
             await agent.openai_tools(only=["look"])
             assert (await agent.run_tool("look")).text == "look"
-            refused = await agent.run_openai_tool_call(chat_call("stop"))
+            refused = (await agent.run_openai_tool_calls([chat_call("stop")]))[0]
             assert refused["content"] == "Error 404: there is no tool 'stop'"
             assert [data["tool_name"] for data in gateway.seen("client:tool_call")] == ["look"]
 
@@ -166,7 +151,9 @@ async def test_pictures_are_beside_the_messages_in_chat_completions_and_in_the_o
                 {"type": "input_image", "image_url": url},
             ]
             assert [each["output"] for each in await agent.run_openai_tool_calls([call])] == [described]
-            block = await agent.run_anthropic_tool_use({"id": "t", "name": "look", "input": {}})
+            block = (
+                await agent.run_anthropic_tool_uses([{"type": "tool_use", "id": "t", "name": "look", "input": {}}])
+            )[0]
             assert [each["type"] for each in block["content"]] == ["text", "image"]
 
 
@@ -224,17 +211,17 @@ async def test_a_model_reads_on_in_a_result_that_was_cut() -> None:
         async with agent_at(gateway) as agent:
             names = [each["function"]["name"] for each in await agent.openai_tools(max_chars=4)]
             assert names == [f"red__{READ_RESULT}", "log", READ_RESULT], "a Computer's tool does not get this name"
-            message = await agent.run_openai_tool_call(chat_call("log"))
+            message = (await agent.run_openai_tool_calls([chat_call("log")]))[0]
             shown, link = message["content"].split("\n")
             assert shown == "0123"
             uri = link.partition("(")[2].rstrip(")")
             read = []
             for offset in (4, 8):
-                message = await agent.run_openai_tool_call(chat_call(READ_RESULT, uri=uri, offset=offset))
+                message = (await agent.run_openai_tool_calls([chat_call(READ_RESULT, uri=uri, offset=offset)]))[0]
                 read.append(message["content"].split("\n"))
             assert [each[0] for each in read] == ["4567", "89"]
             assert "read on from offset 8" in read[0][1]
-            wrong = await agent.run_openai_tool_call(chat_call(READ_RESULT, uri=uri, offset="x"))
+            wrong = (await agent.run_openai_tool_calls([chat_call(READ_RESULT, uri=uri, offset="x")]))[0]
             assert wrong["content"] == "Error 400: offset: a whole number from 0 to 10"
             await agent.openai_tools()
             assert "there is no tool" in (await agent.run_tool(READ_RESULT, {"uri": uri})).text

@@ -146,7 +146,5 @@ async def test_a_model_gets_the_tools_with_a_tag() -> None:
         gateway.computers["red"] = [{**tool("open"), "meta": {"a2c_tool_meta": said}}, tool("other")]
         async with SmcpAgent(gateway.url, office="office", name="bot") as agent:
             assert {each.name: auto_apply(each) for each in await agent.tools("red")} == {"open": True, "other": None}
-            chosen = await agent.openai_tools("responses", where=lambda each: "browser" in tags(each))
+            chosen = await agent.openai_tools("responses", tags=["browser"])
             assert [each["name"] for each in chosen] == ["open"]
-            chosen = await agent.anthropic_tools(where=lambda each: "browser" not in tags(each))
-            assert [each["name"] for each in chosen] == ["other"]

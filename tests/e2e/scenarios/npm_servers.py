@@ -170,7 +170,7 @@ async def listed_names_are_legal_unique_and_callable_by_a_model(world: World, *s
             assert function["parameters"]["type"] == "object"
         arguments = json.dumps({"timezone": "UTC"})
         chosen = {"id": "c", "type": "function", "function": {"name": "get_current_time", "arguments": arguments}}
-        assert "UTC" in (await agent.run_openai_tool_call(chosen, timeout=CALL_S))["content"]
+        assert "UTC" in ((await agent.run_openai_tool_calls([chosen], timeout=CALL_S))[0])["content"]
 
 
 async def a_forbidden_or_renamed_tool_is_not_callable_by_its_own_name(world: World) -> None:

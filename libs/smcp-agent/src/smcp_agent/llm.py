@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from pydantic import ValidationError
 
-from smcp_agent.errors import Malformed, NotFound, SmcpError, did_you_mean, may_have_run
+from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
 from smcp_agent.result_formats import (
     allowed_chars,
     anthropic_output,
@@ -65,8 +65,6 @@ class ToolFilter(TypedDict, total=False):
     """Only tools with one of these tags of the Computer's configuration."""
     only: Collection[str] | None
     """Only tools of these names: their own, or the model's."""
-    where: Callable[[SMCPTool], bool]
-    """Only tools for which this is true."""
     max_chars: int | None
     """From now on a model gets at most so many characters of a result, and one more tool, with which it reads on."""
 
@@ -82,14 +80,12 @@ class ModelMethods(ToolCallMethods):
     """Computer and tool, by the name that a model was given; None: nothing was given yet."""
     _max_chars: int | None = None
     """As the last list for a model said."""
-    _unmatched: frozenset[tuple[str, str]] = frozenset()
-    """Filters, and names in them, that were logged because no tool matched."""
 
     async def openai_tools(self, api: OpenAIApi = "chat", **filters: Unpack[ToolFilter]) -> list[OpenAITool]:
         """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
 
         A Computer whose tools could not be fetched so far is left out. Names do not depend on the filters. A model can
-        call what was in a list, and nothing else. A name in a filter that no tool matches is logged, once.
+        call what was in a list, and nothing else.
         Raises Malformed: there is no such `api`, or a filter has the wrong type.
         """
         if api not in get_args(OpenAIApi):
@@ -100,17 +96,6 @@ class ModelMethods(ToolCallMethods):
         """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
         return [anthropic_tool(named) for named in await self._choose(**filters)]
 
-    async def run_openai_tool_call(
-        self, tool_call: Any, *, timeout: float = DEFAULT_TIMEOUT_S, on_input: OnInput | None = None
-    ) -> dict[str, Any]:
-        """Run a model's tool call: a dict or an object of OpenAI's SDK, of either API. Returns the message to append.
-
-        Errors become a message that the model can read; only cancellation is raised, and what `on_input` raises.
-        `on_input`: as `call_tool`.
-        """
-        [message] = await self._run_openai([tool_call], timeout, on_input, pictures=False)
-        return message
-
     async def run_openai_tool_calls(
         self,
         tool_calls: Iterable[Any] | None,
@@ -120,41 +105,54 @@ class ModelMethods(ToolCallMethods):
         on_input: OnInput | None = None,
     ) -> list[dict[str, Any]]:
         """Run all tool calls of an answer at once: of `message.tool_calls`, or of `response.output`, whose other items
-        are passed over. Returns the messages to append.
+        are passed over; dicts, or objects of OpenAI's SDK. Returns the messages to append.
+
+        Errors become a message that the model can read; only cancellation is raised, and what `on_input` raises.
 
         With `pictures`, a model that sees gets them: in the Responses API as parts of the output, in Chat Completions,
         whose tool messages take text only, in a user's message, the last of those returned.
         `on_input`: as `call_tool`; several calls may ask at the same time.
         """
         calls = [each for each in tool_calls or () if _field(each, "type") in (None, "function", "function_call")]
-        return await self._run_openai(calls, timeout, on_input, pictures=pictures)
-
-    async def run_anthropic_tool_use(
-        self, block: Any, *, timeout: float = DEFAULT_TIMEOUT_S, on_input: OnInput | None = None
-    ) -> dict[str, Any]:
-        """Run a `tool_use` block (a dict or an object of Anthropic's SDK); returns the `tool_result` block.
-
-        Errors become a result with `is_error`; only cancellation is raised, and what `on_input` raises.
-        `on_input`: as `call_tool`.
-        """
-        name, given = _field(block, "name"), _field(block, "input")
-        result = await self.run_tool(name, given, timeout=timeout, on_input=on_input)
-        return {
-            "type": "tool_result",
-            "tool_use_id": _field(block, "id"),
-            "content": anthropic_output(result),
-            "is_error": result.is_error,
-        }
+        named = [each if _is_response(each) else _field(each, "function") for each in calls]
+        invocations = [(_field(each, "name"), _field(each, "arguments")) for each in named]
+        results = await _all(self.run_tool(*each, timeout=timeout, on_input=on_input) for each in invocations)
+        messages: list[dict[str, Any]] = []
+        seen: list[dict[str, Any]] = []
+        for call, result in zip(calls, results, strict=True):
+            shown = [each for each in model_parts(result) if isinstance(each, ImageContent)] if pictures else []
+            if _is_response(call):
+                output = openai_parts(result) if shown else result_text(result)
+                messages.append({"type": "function_call_output", "call_id": _field(call, "call_id"), "output": output})
+                continue
+            call_id = _field(call, "id")
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": result_text(result)})
+            if shown:
+                seen.append({"type": "text", "text": f"The pictures of tool call {call_id}:"})
+                seen += [{"type": "image_url", "image_url": {"url": data_url(each)}} for each in shown]
+        return [*messages, {"role": "user", "content": seen}] if seen else messages
 
     async def run_anthropic_tool_uses(
         self, content: Iterable[Any], *, timeout: float = DEFAULT_TIMEOUT_S, on_input: OnInput | None = None
     ) -> list[dict[str, Any]]:
-        """Run all `tool_use` blocks of an answer's `content` at once; their `tool_result` blocks, for one message.
+        """Run all `tool_use` blocks of an answer's `content` (dicts, or objects of Anthropic's SDK) at once; returns
+        their `tool_result` blocks, for one message.
 
+        Errors become a result with `is_error`; only cancellation is raised, and what `on_input` raises.
         `on_input`: as `call_tool`; several calls may ask at the same time.
         """
         uses = [each for each in content if _field(each, "type") == "tool_use"]
-        return await _all(self.run_anthropic_tool_use(each, timeout=timeout, on_input=on_input) for each in uses)
+        invocations = [(_field(each, "name"), _field(each, "input")) for each in uses]
+        results = await _all(self.run_tool(*each, timeout=timeout, on_input=on_input) for each in invocations)
+        return [
+            {
+                "type": "tool_result",
+                "tool_use_id": _field(use, "id"),
+                "content": anthropic_output(result),
+                "is_error": result.is_error,
+            }
+            for use, result in zip(uses, results, strict=True)
+        ]
 
     async def run_tool(
         self,
@@ -186,33 +184,11 @@ class ModelMethods(ToolCallMethods):
         except SmcpError as error:
             return error_result(error)
 
-    async def _run_openai(
-        self, calls: Sequence[Any], timeout: float, on_input: OnInput | None, *, pictures: bool
-    ) -> list[dict[str, Any]]:
-        named = [each if _is_response(each) else _field(each, "function") for each in calls]
-        invocations = [(_field(each, "name"), _field(each, "arguments")) for each in named]
-        results = await _all(self.run_tool(*each, timeout=timeout, on_input=on_input) for each in invocations)
-        messages: list[dict[str, Any]] = []
-        seen: list[dict[str, Any]] = []
-        for call, result in zip(calls, results, strict=True):
-            shown = [each for each in model_parts(result) if isinstance(each, ImageContent)] if pictures else []
-            if _is_response(call):
-                output = openai_parts(result) if shown else result_text(result)
-                messages.append({"type": "function_call_output", "call_id": _field(call, "call_id"), "output": output})
-                continue
-            call_id = _field(call, "id")
-            messages.append({"role": "tool", "tool_call_id": call_id, "content": result_text(result)})
-            if shown:
-                seen.append({"type": "text", "text": f"The pictures of tool call {call_id}:"})
-                seen += [{"type": "image_url", "image_url": {"url": data_url(each)}} for each in shown]
-        return [*messages, {"role": "user", "content": seen}] if seen else messages
-
     async def _choose(
         self,
         computers: Collection[str] | None = None,
         tags: Collection[str] | None = None,
         only: Collection[str] | None = None,
-        where: Callable[[SMCPTool], bool] = lambda _: True,
         max_chars: int | None = None,
     ) -> "list[NamedTool]":
         for field, names in (("computers", computers), ("tags", tags), ("only", only)):
@@ -221,16 +197,12 @@ class ModelMethods(ToolCallMethods):
         self._max_chars = None if max_chars is None else allowed_chars(max_chars)
         given, chosen = self._given or {}, []
         named = name_tools(await self._tools.all())
-        self._warn("computers", computers, (each.computer for each in named))
-        self._warn("tags", tags, (tag for each in named for tag in tool_meta(each.tool).tags or ()))
-        self._warn("only", only, (name for each in named for name in (each.name, each.tool.name)))
         for each in named:
             pair = (each.computer, each.tool.name)
             if (
                 (computers is None or each.computer in computers)
                 and (tags is None or not set(tags).isdisjoint(tool_meta(each.tool).tags or ()))
                 and (only is None or each.name in only or each.tool.name in only)
-                and where(each.tool)
             ):
                 chosen.append(each)
                 given[each.name] = pair
@@ -238,14 +210,6 @@ class ModelMethods(ToolCallMethods):
                 given.pop(each.name, None)
         self._given = given
         return chosen if max_chars is None else [*chosen, NamedTool(READ_RESULT, "", _READER)]
-
-    def _warn(self, field: str, names: Collection[str] | None, known: Iterable[str]) -> None:
-        """Log the names that no tool matches, each once: an application may choose anew for each answer of a model."""
-        there = set() if names is None else set(known)
-        for name in sorted(set(map(str, names or ())) - there):
-            if (field, name) not in self._unmatched:
-                self._unmatched |= {(field, name)}
-                logger.warning("%s: no tool matches %r now.%s", field, name, did_you_mean(name, there))
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
