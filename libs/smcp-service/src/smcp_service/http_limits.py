@@ -1,9 +1,9 @@
 """Serves HTTP, and limits what clients may cost before they are authenticated.
 
-`listening` serves one aiohttp application, with a `_Gate` for each connection. A connection is unauthenticated until
-the application calls `let_in` (for good) or `of_member` (for one request). Until then its bytes and time are bounded
-here, and the number of such connections. An authenticated WebSocket does not pass this module any more. The application
-decides who is authenticated, and bounds what a member may cost.
+`listening` serves one aiohttp application, with a `Gate` for each connection; `smcp_mcp` puts gates before uvicorn. A
+connection is unauthenticated until the application calls `let_in` (for good) or `of_member` (for one request). Until
+then its bytes and time are bounded here, and the number of such connections. An authenticated WebSocket does not pass
+this module any more. The application decides who is authenticated, and bounds what a member may cost.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class UnauthenticatedConnections:
 
     def __init__(self, rules: EdgeRules) -> None:
         self._rules = rules
-        self._gates: set[_Gate] = set()
+        self._gates: set[Gate] = set()
         self._by_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self.bytes = 0
@@ -79,7 +79,7 @@ class UnauthenticatedConnections:
     def __len__(self) -> int:
         return len(self._gates)
 
-    def enter(self, gate: "_Gate", *, checked: bool) -> bool:
+    def enter(self, gate: "Gate", *, checked: bool) -> bool:
         """Whether it may come in. `checked`: against the number of connections from its address."""
         if gate in self._gates:
             return True
@@ -94,7 +94,7 @@ class UnauthenticatedConnections:
             self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         return True
 
-    def leave(self, gate: "_Gate") -> None:
+    def leave(self, gate: "Gate") -> None:
         """It is let in, or gone. Idempotent."""
         if gate not in self._gates:
             return
@@ -105,7 +105,7 @@ class UnauthenticatedConnections:
             if not self._by_address[gate.address]:
                 del self._by_address[gate.address]
 
-    def hold(self, gate: "_Gate", size: int) -> None:
+    def hold(self, gate: "Gate", size: int) -> None:
         """That many bytes more. Above the limit of all, the largest connection is closed."""
         gate.held += size
         self.bytes += size
@@ -129,8 +129,8 @@ class UnauthenticatedConnections:
         self._timer = loop.call_later(SWEEP_S, self._sweep) if self._gates else None
 
 
-class _Gate(asyncio.Protocol):
-    """Between the transport of one connection and aiohttp's protocol, as long as it is unauthenticated."""
+class Gate(asyncio.Protocol):
+    """Between the transport of one connection and the protocol of the HTTP server, as long as it is unauthenticated."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol], unauthenticated: UnauthenticatedConnections) -> None:
         self._make = make
@@ -205,6 +205,13 @@ class _Gate(asyncio.Protocol):
             self._unauthenticated.hold(self, -self.held)
             self._wait(IDLE_S)
 
+    def idle(self) -> None:
+        """All requests are answered: the connection counts as unauthenticated until a member's next request."""
+        self._member = False
+        self.end()
+        if not self._unauthenticated.enter(self, checked=True):
+            self._transport.close()
+
     def let_in(self) -> None:
         """From now on the transport and aiohttp's protocol are connected directly."""
         self._unauthenticated.leave(self)
@@ -258,9 +265,9 @@ def put_before(transport: asyncio.BaseTransport, make: Callable[[asyncio.Protoco
         gate.inner = make(gate.inner)
 
 
-def _gate_of(transport: asyncio.BaseTransport | None) -> _Gate | None:
+def _gate_of(transport: asyncio.BaseTransport | None) -> Gate | None:
     gate = None if transport is None else transport.get_protocol()
-    return gate if isinstance(gate, _Gate) else None
+    return gate if isinstance(gate, Gate) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +309,7 @@ async def listening(
         make = cast("Callable[[], asyncio.Protocol]", runner.server)
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(lambda: _Gate(make, unauthenticated), host, port, backlog=1024)
+            server = await loop.create_server(lambda: Gate(make, unauthenticated), host, port, backlog=1024)
         except OSError as error:
             raise cannot_listen(error, host, port, choose=choose) from error
         address = server.sockets[0].getsockname()

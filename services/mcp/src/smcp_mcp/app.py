@@ -4,10 +4,10 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote_to_bytes
 
 import uvicorn
@@ -20,15 +20,15 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError, TooLarge
 from smcp_agent.mcp.resources import as_sent
 from smcp_auth.client_addresses import counted_as
 from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization, RequestHolder
-from smcp_mcp.buffered_request import BODY_S, BufferedRequest
-from smcp_mcp.connection_limits import BodyBudget, LimitedProtocol, UnauthenticatedConnections, let_in
+from smcp_mcp.buffered_request import BODY_S, BodyBudget, BufferedRequest
 from smcp_mcp.gateway_check import GatewayCheck
 from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, check_query
 from smcp_mcp.peers import Peers, open_peers
@@ -37,7 +37,7 @@ from smcp_proto.backoff import Backoff
 from smcp_proto.member_names import check_name
 from smcp_proto.validation import refused
 from smcp_service.health import Readiness
-from smcp_service.http_limits import IDLE_S, forbidden_header
+from smcp_service.http_limits import IDLE_S, EdgeRules, Gate, UnauthenticatedConnections, forbidden_header
 from smcp_service.lifecycle import background, cannot_listen
 from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
@@ -50,6 +50,7 @@ LONGEST_PAUSE_S: Final = 0.5
 """Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
 NOT_HELD: Final = "this replica does not hold the seat of the office"
 _PATH: Final = "/mcp/"
+_CONNECTION: Final = "smcp_mcp.connection"
 
 
 def office_of(scope: Scope) -> str:
@@ -106,7 +107,7 @@ class McpEndpoint(BaseRoute):
             await response(request.scope, exchange.receive, exchange.send)
             return "refused"
         holder = self._access.holder(request, office)
-        connected = let_in(request.scope, self._quotas, holder)
+        request.scope["state"][_CONNECTION].gate.begin(member=True)
         if exchange.passed_on and self._offices.held(office) is None:
             return await exchange.refuse(421, NOT_HELD)  # without counting it or reading its body
         if request.headers.get("content-encoding", "identity").lower() != "identity":
@@ -114,18 +115,16 @@ class McpEndpoint(BaseRoute):
                 415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST
             )
         try:
-            with self._count_request(exchange, holder, connected=connected) as count_as_stream:
+            with self._count_request(exchange, holder) as count_as_stream:
                 return await self._answer_counted(exchange, office, count_as_stream)
         except RateLimited as error:
             return await exchange.refuse(429, error.message, code=INVALID_REQUEST, data=error.details)
 
     @contextmanager
-    def _count_request(
-        self, exchange: BufferedRequest, holder: RequestHolder, *, connected: bool
-    ) -> Iterator[Callable[[], None]]:
+    def _count_request(self, exchange: BufferedRequest, holder: RequestHolder) -> Iterator[Callable[[], None]]:
         """Counts a request as in flight until its answer begins, since the client may send the next one then. For a
-        stream of notifications, call the given function: the stream counts as a connection instead, unless its HTTP
-        connection is counted already (`connected`). Both raise RateLimited."""
+        stream of notifications, call the given function: the stream counts as a connection instead. Both raise
+        RateLimited."""
         quotas = self._quotas
         ticket = quotas.begin(holder, 0)
         with ExitStack() as streaming, ExitStack() as in_flight:
@@ -134,9 +133,8 @@ class McpEndpoint(BaseRoute):
             exchange.count_bytes = partial(quotas.arrived, holder)
 
             def count_as_stream() -> None:
-                if not connected:
-                    quotas.connected(holder)
-                    streaming.callback(quotas.disconnected, holder)
+                quotas.connected(holder)
+                streaming.callback(quotas.disconnected, holder)
                 in_flight.close()
 
             yield count_as_stream
@@ -221,6 +219,31 @@ async def _index(request: Request) -> JSONResponse:
     return JSONResponse({"serves": ["/mcp/{office}"]})
 
 
+class _Connection:
+    """One connection of uvicorn; the scope of its requests has it under `state`. uvicorn has no deadline for headers
+    and no limit per address: a `Gate` of `smcp_service` before its protocol has both."""
+
+    def __init__(self, unauthenticated: UnauthenticatedConnections, given: Mapping[str, Any]) -> None:
+        state = {**given["app_state"], _CONNECTION: self}
+        self.gate = Gate(lambda: H11Protocol(**{**given, "app_state": state}), unauthenticated)
+        self.requests = 0
+        """Those that are not answered, or whose answer has just gone out."""
+
+
+def _gated(app: ASGIApp) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        connection: _Connection = scope["state"][_CONNECTION]
+        connection.requests += 1
+        try:
+            await app(scope, receive, send)
+        finally:
+            connection.requests -= 1
+            if not connection.requests:
+                connection.gate.idle()
+
+    return answer
+
+
 class _Server(uvicorn.Server):
     """uvicorn, which leaves the signals to the process that it runs in."""
 
@@ -278,16 +301,15 @@ async def open_mcp(
             allow_headers=["*"],
             expose_headers=["Mcp-Session-Id", "WWW-Authenticate"],
         )
+        routes = [Route("/", _index), endpoint, *access.routes]
+        by_address = partial(counted_as, trusted=settings.proxies)
         unauthenticated = UnauthenticatedConnections(
-            settings.unauthenticated_per_address, partial(counted_as, trusted=settings.proxies)
+            EdgeRules(per_address=settings.unauthenticated_per_address, counted_as=by_address)
         )
         server = _Server(
             uvicorn.Config(
-                Starlette(
-                    routes=[Route("/", _index), endpoint, *access.routes],
-                    middleware=[pages] if settings.origins else [],
-                ),
-                http=cast("type[asyncio.Protocol]", partial(LimitedProtocol, unauthenticated)),
+                _gated(Starlette(routes=routes, middleware=[pages] if settings.origins else [])),
+                http=cast("type[asyncio.Protocol]", lambda **given: _Connection(unauthenticated, given).gate),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -309,3 +331,4 @@ async def open_mcp(
             await offices.close()
             server.should_exit = True
             await serving
+            unauthenticated.close()

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,12 +20,16 @@ from starlette.types import Message, Receive, Scope, Send
 
 from smcp_agent.mcp.bridge import check_message
 from smcp_bus import exact_json
-from smcp_proto.errors import TooLarge
+from smcp_proto.errors import RateLimited, TooLarge
 
 PASSED_ON: Final = "smcp-passed-on"
 """The header of a request that comes from a peer."""
 BODY_S: Final = 60.0
 """How long a request's body may take: 8 MiB come over 1.2 Mbit/s in that time."""
+SHARE: Final = 4
+"""Bodies of the largest size that one subject, or one address without authentication, may have here at a time."""
+SHARES: Final = 4
+"""How many such shares there are."""
 _EXCHANGE: Final = "smcp_mcp.exchange"
 _LISTEN: Final = "subscriptions/listen"
 _RESPONSE: Final = re.compile(rb'data: \{"jsonrpc":"2\.0","id":(?:\d+|"[^"]*"),"(?:result|error)"')
@@ -203,3 +208,44 @@ class BufferedRequest:
             await self.send_body(b"", more=False)
         else:
             await self.refuse(503, why)
+
+
+class BodyBudget:
+    """The bytes of request bodies that are kept, from when they come until their requests are answered.
+
+    Args:
+        largest: bytes of the largest request.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self._share = SHARE * largest
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, subject: str) -> Iterator[Callable[[int], None]]:
+        """While the body runs, the function that it is given adds bytes to what the subject has.
+
+        That raises RateLimited: its share, or what all have together, would be exceeded.
+        """
+        taken = 0
+
+        def hold(size: int) -> None:
+            nonlocal taken
+            for held, limit, whose in (
+                (self._held[subject], self._share, "your"),
+                (self._held.total(), SHARES * self._share, "all"),
+            ):
+                if held + size > limit:
+                    raise RateLimited(
+                        f"{whose} unanswered requests would have more than {limit} bytes: send fewer at a time",
+                        details={"limit": limit, "retry_after_s": 1},
+                    )
+            self._held[subject] += size
+            taken += size
+
+        try:
+            yield hold
+        finally:
+            self._held[subject] -= taken
+            if not self._held[subject]:
+                del self._held[subject]
