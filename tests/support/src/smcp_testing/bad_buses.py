@@ -29,7 +29,6 @@ LOST: Final = Faults(
     requests=Rates(lost=0.1),
     replies=Rates(lost=0.1),
     notices=Rates(lost=0.2),
-    chunks=Rates(lost=0.1),
     happen=("request lost", "reply lost"),
 )
 DOUBLED: Final = Faults(
@@ -49,7 +48,7 @@ ALL: Final = Faults(
     requests=Rates(lost=0.05, doubled=0.3, late=0.3),
     replies=Rates(lost=0.05, late=0.3),
     notices=Rates(lost=0.1, doubled=0.3, late=0.3),
-    chunks=Rates(lost=0.05, doubled=0.2, late=0.2),
+    chunks=Rates(doubled=0.2, late=0.2),
     happen=("request lost", "reply lost", "served doubled", "request late", "reply late"),
 )
 REORDERED: Final = Faults(

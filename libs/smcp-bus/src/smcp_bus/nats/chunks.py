@@ -24,7 +24,6 @@ from smcp_bus.bus import BodyTooLarge, Headers, Progress, TransferFailed
 from smcp_bus.limits import SLOWEST, ByteBudget, Grant
 from smcp_bus.nats.receiving import Awaited
 from smcp_bus.nats.wire import CHUNKS, SIZE, is_no_responders
-from smcp_proto.backoff import Backoff
 
 MAX_CHUNKS: Final = 8192
 """More than any body within the limits needs: a peer cannot make us ask for bytes one by one."""
@@ -127,17 +126,14 @@ class Outgoing:
 WINDOW: Final = 4
 """Chunks of one body that are asked for and not there yet."""
 _TICK_S: Final = 0.1
-"""How often a transfer looks for what is late: the finest of the times below."""
-_RETRY_S: Final = (2.0, 12.0)
-"""How long none may come before they are asked for again: the first and the longest step."""
+"""How often a transfer looks how far it is: finer than the times below."""
 _PROBE_S: Final = 0.3
 """After so long without a chunk we look whether the peer is there at all."""
-_ABSENT_S: Final = 0.4
-"""How long it may be away: with the above less than the second in which a death has to be noticed."""
 _SIGN_S: Final = 2.0
 """How often a receiver that waits for its share of the budget tells the sender so (seconds)."""
 _STALL_S: Final = 15.0
-"""How long no new chunk may come: a peer that is suspended must not hold its share of the budget for an hour."""
+"""How long no new chunk may come: a peer that is suspended must not hold its share of the budget for an hour. Nothing
+is asked for twice: what was lost with a connection is for who repeats the request."""
 LONGEST_S: Final = 300.0
 """How long a body may take, however long its request may: 32 MiB over a line of 1 MBit/s. Others wait for its share."""
 
@@ -159,19 +155,14 @@ class Pulling(Awaited[bytes]):
         self._chunks: dict[int, bytes] = {0: first}
         self._next = 1
         self._grants: dict[int, Grant] = {}
-        self._asked: dict[int, float] = {}
-        self._retries = Backoff(*_RETRY_S)
-        self._patience = self._retries.next()
+        self._asked: set[int] = set()
         self._began = 0.0
         self._came = 0
         """New bytes since then."""
         self._progress = 0.0
-        """When the last new chunk came."""
-        self._heard = 0.0
-        """When any came, also one that was sent twice: the others may stand behind it."""
+        """When the last chunk came."""
         self._ticked = 0.0
         self._probed = 0.0
-        self._absent_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.started = False
         self.subject = ""
@@ -189,7 +180,7 @@ class Pulling(Awaited[bytes]):
         if self._timer is not None:
             self._timer.cancel()
         self.started = True
-        self._began = self._progress = self._heard = self._ticked = self._loop.time()
+        self._began = self._progress = self._ticked = self._loop.time()
         while self._next < min(self._plan.count, 1 + WINDOW):
             self._want_next()
         self._timer = self._loop.call_later(_TICK_S, self._tick)
@@ -204,7 +195,7 @@ class Pulling(Awaited[bytes]):
         if self.future.done():
             return
         if is_no_responders(head, body):
-            self._absent()
+            self.fail(TransferFailed("the peer that has the rest of the body has gone"))
         elif is_chunk(head):
             text = chunk_index(head)
             if text == GONE:
@@ -213,18 +204,15 @@ class Pulling(Awaited[bytes]):
                 self._receive_chunk(index_of(text), body)
 
     def _receive_chunk(self, index: int | None, body: bytes) -> None:
-        now = self._loop.time()
         if index in self._chunks:
-            self._heard = now
             return
         if index is None or index not in self._grants or len(body) != self._plan.length(index):
             self.fail(TransferFailed("a chunk that was not asked for, or of a wrong size"))
             return
-        self._absent_since = None
-        self._progress = self._heard = now
+        self._progress = self._loop.time()
         self._came += len(body)
         self._chunks[index] = body
-        self._asked.pop(index, None)
+        self._asked.discard(index)
         self._grants.pop(index).release()
         if len(self._chunks) == self._plan.count:
             self._send(self._address, "", chunk_head(DONE), b"")
@@ -233,59 +221,27 @@ class Pulling(Awaited[bytes]):
             self._want_next()
 
     def _want_next(self) -> None:
-        self._next += 1
-        self._want(self._next - 1)
-
-    def _want(self, index: int) -> None:
+        index, self._next = self._next, self._next + 1
         self._grants[index] = self._flights.ask(self._plan.length(index), partial(self._ask, index), self._office)
 
     def _ask(self, index: int) -> None:
-        self._asked[index] = self._loop.time()
+        self._asked.add(index)
         self._send(self._address, self.subject, chunk_head(b"%d" % index), b"")
-
-    def _absent(self) -> None:
-        now = self._loop.time()
-        if self._absent_since is None:
-            self._absent_since = now
-        elif now - self._absent_since > _ABSENT_S:
-            self.fail(TransferFailed("the peer that has the rest of the body has gone"))
 
     def _tick(self) -> None:
         now = self._loop.time()
-        self._forgive(now)
-        self._ticked = now
+        since, self._ticked = now - self._ticked, now
+        # Not counted: the time in which the chunks of others come first, or this process is the one that stood still.
+        waited = since if not self._asked else since - _TICK_S if since > 2 * _TICK_S else 0.0
+        self._began += waited
+        self._progress = min(self._progress + waited, now)
         if now - self._progress > _STALL_S:
             self.fail(TransferFailed("the peer that has the rest of the body hangs"))
         elif self._came < SLOWEST * (now - self._began - _STALL_S) or now - self._began > LONGEST_S:
             self.fail(TransferFailed("the sender of the body is too slow"))
         if self.future.done():
             return
-        if self._asked and now - max(self._heard, self._probed) > _PROBE_S:
+        if self._asked and now - max(self._progress, self._probed) > _PROBE_S:
             self._probed = now
             self._send(self._address, self.subject, chunk_head(PROBE), b"")
-        # On a slow line a chunk stands behind others: while any comes, none is asked for twice.
-        pause = self._patience if self._absent_since is None else _TICK_S
-        late = [index for index, requested_at in self._asked.items() if now - max(requested_at, self._heard) >= pause]
-        for index in late:
-            # Behind the others again: what a silent peer keeps waiting must not keep them waiting too.
-            del self._asked[index]
-            self._grants.pop(index).release()
-            self._want(index)
-        if late and self._absent_since is None:
-            self._patience = self._retries.next()
         self._timer = self._loop.call_later(_TICK_S, self._tick)
-
-    def _forgive(self, now: float) -> None:
-        """Do not count the time in which this process is the one that was waited for."""
-        since = now - self._ticked
-        if not self._asked:  # the chunks of others come first
-            self._progress = now
-            self._began += since
-        elif since > 2 * _TICK_S:
-            # What came meanwhile is in this process's socket, and not read yet. Were that time counted, a process that
-            # has too much to do would ask for everything twice, and have more to do.
-            stood_still = since - _TICK_S
-            self._progress = min(self._progress + stood_still, now)
-            self._heard = min(self._heard + stood_still, now)
-            self._began += stood_still
-            self._absent_since = None
