@@ -133,7 +133,6 @@ async def test_a_join_that_every_gateway_refuses_fails_after_one_round() -> None
 async def test_a_rejoin_that_stays_unavailable_moves_to_the_next_gateway(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("smcp_agent.connecting.link.ELSEWHERE_S", 0.2)
     async with two_gateways() as (first, second), agent_at(first, second) as agent:
         stream = agent.events()
         lose_nats(first)

@@ -33,8 +33,6 @@ UNKNOWN: Final = 2
 """So many refusals of the token in a row are reported: the first token may have expired on its way."""
 REFUSED_PATIENCE_S: Final = 20.0
 """A refused re-join is reported after so long: the broken socket may still count as alive."""
-ELSEWHERE_S: Final = 3.0
-"""A gateway that answers joins with 503 for so long is left: more than it takes to connect to another node of NATS."""
 SETTLE_S: Final = 5.0
 """When NATS comes back, one gateway has it sooner than another (3.2 s were seen: an attempt to connect that had begun
 before takes up to 2 s), and no Agent is to move for that."""
@@ -217,39 +215,22 @@ class Link:
                 continue
             unknown = 0
             try:
-                await self._rejoin(connection, patience)
+                await self._join(connection)
+                self._failure = None
                 self._set(connection)
                 await self._listener.joined(connection)
             except BaseException as error:
                 self._set(None)
                 await connection.close()
-                if not isinstance(error, ConnectionBroken | AckTimedOut):
+                if not isinstance(error, ConnectionBroken | AckTimedOut | SmcpError):
                     raise
+                if isinstance(error, SmcpError) and asyncio.get_running_loop().time() > patience:
+                    self._refuse(error)
+                if isinstance(error, Unavailable):
+                    self._addresses.avoid(connection.url)  # where it is the only URL, another gateway may be behind it
                 await asyncio.sleep(backoff.next())
             else:
                 return
-
-    async def _rejoin(self, connection: Connection, patience: float) -> None:
-        loop, backoff = asyncio.get_running_loop(), Backoff(2 * FIRST_DELAY_S, MAX_DELAY_S)
-        elsewhere = loop.time() + ELSEWHERE_S
-        while True:
-            try:
-                await self._join(connection)
-            except SmcpError as refused:
-                if loop.time() > patience:
-                    self._refuse(refused)
-                if isinstance(refused, Unavailable) and loop.time() > elsewhere:
-                    self._addresses.avoid(connection.url)  # where it is the only URL, another gateway may be behind it
-                    raise ConnectionBroken("its gateway cannot let it join now", sent=False) from refused
-            else:
-                self._failure = None
-                return
-            try:
-                async with asyncio.timeout(backoff.next()):
-                    await connection.lost.wait()
-                    raise ConnectionBroken(connection.reason, sent=False)
-            except TimeoutError:
-                continue
 
     def _refuse(self, error: SmcpError) -> None:
         """Fail all requests with this error until the member is in its office again."""
