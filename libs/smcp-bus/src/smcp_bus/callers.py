@@ -224,7 +224,7 @@ async def read_only_hints(answer: bytes, most: int) -> dict[str, bool]:
         most: how many JSON values it may have.
 
     Raises:
-        orjson.JSONDecodeError: the answer is not JSON. TooLarge: see `exact_json.read_answer`.
+        ValueError: the answer is not JSON. TooLarge: see `exact_json.read_answer`.
     """
     value = await exact_json.read_answer(answer, most, "the answer")
     return {name: is_read_only(tool) async for name, tool in _listed(value)}

@@ -1,7 +1,7 @@
 """JSON with whole numbers of any size, for what is executed or written anew; and how much of it a process reads.
 
-orjson makes floats of whole numbers beyond 64 bits when it reads, and refuses them when it writes. What JSON costs is
-known before it is parsed: `check_cost` counts the values in its bytes (ADR 0038), `check_depth` their levels.
+orjson makes floats of whole numbers beyond 64 bits, so pydantic's parser reads. What JSON costs is known before it is
+parsed: `check_cost` counts the values in its bytes (ADR 0038), `check_depth` their levels.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from itertools import accumulate
+from math import inf
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -16,15 +17,10 @@ import orjson
 from pydantic_core import from_json
 
 from smcp_proto.errors import Malformed, TooLarge
-from smcp_proto.validation import refused, unreadable_field
+from smcp_proto.validation import HUGE, refused, unreadable_field
 
-_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
-_LONG: Final = b"0" * len(str(2**63))
-"""A whole number beyond 64 bits has so many digits."""
-_BEYOND: Final = 2.0**63
-_FEW: Final = 64
 SHORT: Final = 4096
-"""Up to this many bytes, searching the text for long numbers is faster than walking the parsed values."""
+"""Up to this many bytes orjson is quicker than `read`."""
 ONE_STEP: Final = 1024 * 1024
 """Bytes that are searched, parsed or written without a pause. More is read in slices, or as `read_answer` does."""
 LARGEST_READ: Final = 8 * 1024 * 1024
@@ -34,20 +30,12 @@ MANY: Final = 128
 
 
 def read(text: bytes) -> Any:
-    """Parse JSON; whole numbers of any size keep their digits.
+    """Parse JSON; whole numbers keep their digits, up to 4,300 of them. A number above what a double takes is infinite
+    (see `check_depth`).
 
-    Raises:
-        orjson.JSONDecodeError: it is no JSON, or a number in it is above what a double takes (some 308 digits).
+    Raises ValueError: it is no JSON, or nested deeper than 200 levels.
     """
-    if len(text) > SHORT and not has_many(text, b'"'):
-        value = _read_strings(text)
-        if not _is_plain(value):
-            orjson.loads(text)
-        return value
-    value = orjson.loads(text)
-    if len(text) <= SHORT:
-        return value if _LONG not in text.translate(_AS_ZEROS) else _exact(text, value)
-    return value if _is_plain(value) else _exact(text, value)
+    return from_json(text, allow_inf_nan=False, cache_strings="keys")
 
 
 def read_object(body: object) -> dict[str, Any]:
@@ -55,7 +43,7 @@ def read_object(body: object) -> dict[str, Any]:
     if isinstance(body, bytes):
         try:
             body = read(body) if body else {}
-        except orjson.JSONDecodeError as error:
+        except ValueError as error:
             assert isinstance(body, bytes)
             raise _not_read(body, error) from None
     if not isinstance(body, dict):
@@ -63,12 +51,9 @@ def read_object(body: object) -> dict[str, Any]:
     return body
 
 
-def _not_read(body: bytes, error: orjson.JSONDecodeError) -> Malformed:
-    if error.pos <= ONE_STEP:
-        outside = _STRING.sub("", error.doc[: error.pos])
-        levels = outside.count("[") + outside.count("{") - outside.count("]") - outside.count("}")
-        if levels > MAX_DEPTH:  # orjson reads 1024 levels, and says of more only that it is no JSON
-            return Malformed(f"the request {TOO_DEEP}", details={"field": "", "reason": TOO_DEEP})
+def _not_read(body: bytes, error: ValueError) -> Malformed:
+    if "recursion limit" in str(error):
+        return Malformed(f"the request {TOO_DEEP}", details={"field": "", "reason": TOO_DEEP})
     found = unreadable_field(body) if len(body) <= ONE_STEP else None
     return refused(*found) if found else Malformed("the request is not JSON", details={"field": ""})
 
@@ -81,41 +66,6 @@ def has_many(text: bytes, mark: bytes) -> bool:
         if at < 0:
             return False
     return True
-
-
-def _read_strings(text: bytes) -> Any:
-    """A text of few and long strings. Of those pydantic's parser reads ten times as much as orjson in the same time;
-    it keeps all digits, and takes numbers that orjson refuses."""
-    try:
-        return from_json(text, allow_inf_nan=False)
-    except ValueError:  # no JSON, or nested deeper than it reads: deeper than any field of a request may be
-        return orjson.loads(text)
-
-
-def _exact(text: bytes, value: Any) -> Any:
-    if _LONG not in text.translate(_AS_ZEROS):
-        return value
-    try:
-        return from_json(text)
-    except ValueError:  # nested deeper than it reads: deeper than any field of a request may be
-        return value
-
-
-def _is_plain(value: Any) -> bool:
-    """True only if no number in it can be read differently by two parsers. For a large text with few values,
-    checking the parsed values is faster than searching the text."""
-    waiting = [value]
-    for _ in range(_FEW):
-        if not waiting:
-            return True
-        value = waiting.pop()
-        if isinstance(value, dict):
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
-        elif isinstance(value, int | float) and abs(value) >= _BEYOND:
-            return False
-    return False
 
 
 def written(value: Any, *, sort_keys: bool = False) -> bytes:
@@ -179,7 +129,7 @@ async def read_answer(text: bytes, most: int, what: str) -> dict[str, Any]:
 
     Raises:
         TooLarge: it has more than `LARGEST_READ` bytes; or as `check_cost`.
-        orjson.JSONDecodeError: it is no JSON.
+        ValueError: it is no JSON.
     """
     if len(text) > LARGEST_READ:
         details = {"size": len(text), "limit": LARGEST_READ}
@@ -236,32 +186,34 @@ MAX_DEPTH: Final = 128
 """Levels of objects and lists in a field. Deeper JSON is lost on the way: Python's MCP servers read 200 levels and do
 not answer above that, and writers of JSON end soon after."""
 TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep"
-_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?')
 
 
 def check_depth(payload: Mapping[str, Any]) -> None:
-    """Let a request through whose fields are not nested deeper than `MAX_DEPTH`.
+    """Let a request through whose fields are not nested deeper than `MAX_DEPTH`, and hold no infinite number.
 
     Raises:
-        Malformed: one is; `details` as in `malformed`.
+        Malformed: one is, or does; `details` as in `malformed`.
     """
     for field, value in payload.items():
-        if isinstance(value, _CONTAINERS) and _is_deeper(value, MAX_DEPTH):
-            raise refused(field, TOO_DEEP)
+        if type(value) in _LOOKED_AT and (why := _fault([value])):
+            raise refused(field, why)
 
 
-_CONTAINERS: Final = (dict, list)
+_CONTAINERS: Final = frozenset((dict, list))
+_LOOKED_AT: Final = _CONTAINERS | {float}
 
 
-def _is_deeper(value: Any, levels: int) -> bool:
-    level = [value]
-    for _ in range(levels):
+def _fault(level: list[Any]) -> str:
+    for _ in range(MAX_DEPTH + 1):
+        outer = [each for each in level if type(each) in _CONTAINERS]
+        if len(outer) < len(level) and (inf in level or -inf in level):
+            return HUGE
+        if not outer:
+            return ""
         level = [
             inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, _CONTAINERS)
+            for each in outer
+            for inner in (each.values() if type(each) is dict else each)
+            if type(inner) in _LOOKED_AT
         ]
-        if not level:
-            return False
-    return True
+    return TOO_DEEP

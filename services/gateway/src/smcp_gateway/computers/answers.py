@@ -7,8 +7,6 @@ from collections.abc import Collection
 from functools import cache
 from typing import Any, Final
 
-import orjson
-
 from smcp_bus import exact_json
 from smcp_gateway.sockets.packet import READ_BY_PUBLISHED, TOOL_CALL
 from smcp_proto.catalog import Row
@@ -72,7 +70,7 @@ def read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
         return answer
     try:
         return error_in(exact_json.read(answer), expected, len(answer)) or answer
-    except orjson.JSONDecodeError:
+    except ValueError:
         return answer  # the Agent's gateway refuses or mends it
 
 
@@ -103,5 +101,5 @@ def _rename_meta(answer: bytes) -> bytes:
     try:
         result = exact_json.read(answer)
         return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
-    except (orjson.JSONDecodeError, RecursionError):
+    except ValueError:
         return answer  # the Agent's gateway refuses or mends it

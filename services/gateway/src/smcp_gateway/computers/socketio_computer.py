@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
 from pydantic import ValidationError
 
 from smcp_bus import exact_json, registry_contract, subjects
@@ -276,7 +275,7 @@ class SocketIoComputer:
             caller = replace(call.caller, rights=Rights(holder=rights.holder))  # to say why a tool is refused
             row = CATALOG["client:get_tools"]
             answer = await self._query(None, replace(call, row=row, payload=payload, caller=caller))
-            with suppress(orjson.JSONDecodeError):
+            with suppress(ValueError):
                 hints = await read_only_hints(answer.body, self._table.max_values)
             # with a key it may list others to another caller; and up to 1 MiB, as its names may have 32 MiB
             may_keep = self.session.caller_key is None and len(answer.body) <= exact_json.ONE_STEP

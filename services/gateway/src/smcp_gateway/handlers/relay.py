@@ -323,7 +323,7 @@ def checked(body: bytes, expected: Collection[str]) -> RawJson:
     read = orjson.loads if may_be_deep or len(body) <= exact_json.SHORT else exact_json.read
     try:
         value = read(body)
-    except orjson.JSONDecodeError:
+    except ValueError:
         body = _mended(body)
         value = orjson.loads(body)
     if may_be_deep:  # writing it takes eight times its memory
