@@ -120,26 +120,17 @@ async def test_a_client_that_is_gone_ends_it_and_its_calls() -> None:
         assert len(gateway.seen("server:tool_call_cancel")) == 1
 
 
-async def test_the_bridge_answers_lines_that_are_no_messages_and_goes_on() -> None:
+async def test_the_bridge_passes_over_lines_that_are_no_messages() -> None:
     async with fake_gateway() as gateway, started(gateway) as process:
         assert process.stdin is not None
-        for text, id_, rpc_code, why in (
-            (b"no JSON", None, -32700, "the line is not JSON"),
-            (b"\n\xff{}", None, -32700, "the line is not JSON"),
-            (b"[1]", None, -32600, "must be an object"),
-            (b'{"jsonrpc": "2.0"}', None, -32600, "method: is missing"),
-            (b'{"jsonrpc": "2.0", "id": 9, "result": 5}', None, -32600, "result: must be an object"),
-            (b'{"jsonrpc": "2.0", "id": 9, "method": "ping", "params": []}', 9, -32600, "params: must be an object"),
-            (
-                b'{"jsonrpc": "2.0", "id": null, "method": "ping"}',
-                None,
-                -32600,
-                "id: must be a string or a whole number",
-            ),
+        for text in (
+            b"no JSON",
+            b"\n\xff{}",
+            b"[1]",
+            b'{"jsonrpc": "2.0"}',
+            b'{"jsonrpc": "2.0", "id": 9, "result": 5}',
         ):
             process.stdin.write(text + b"\n")
-            said = json.loads(await line(process.stdout))
-            assert (said["id"], said["error"]["code"], said["error"]["message"]) == (id_, rpc_code, why)
         await serving(process)
         await say(process, "tools/call", 3, name=5)
         assert json.loads(await line(process.stdout))["error"]["code"] == -32602

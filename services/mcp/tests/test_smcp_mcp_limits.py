@@ -351,36 +351,6 @@ async def test_a_tenant_at_its_quota_leaves_room_in_the_services_own_key_for_ano
         assert await asked(http, service, anna, "lab-1") == 200
 
 
-async def test_a_client_of_2026_that_calls_one_after_the_other_never_has_two_calls_in_flight(tmp_path: Path) -> None:
-    anna = key_of(tmp_path / "keys.json", "anna", quota=Quota(calls_in_flight=1, calls_per_s=0.0))
-    async with with_keys(tmp_path / "keys.json") as service:
-        async with office_client(service.office("lab-1"), "2026-07-28", **anna) as client:
-            for _ in range(50):
-                assert await client.text("echo") == "echo"
-
-
-async def test_a_handshake_client_that_calls_one_after_the_other_never_has_two_calls_in_flight(tmp_path: Path) -> None:
-    key = key_of(tmp_path / "keys.json", "anna", quota=Quota(calls_in_flight=1, calls_per_s=0.0))
-    accept = {"Accept": "application/json, text/event-stream"}
-    async with (
-        with_keys(tmp_path / "keys.json") as service,
-        aiohttp.ClientSession(headers=accept | key) as http,
-        AsyncExitStack() as unread,
-    ):
-        url = service.office("lab-1")
-        async with http.post(url, json=INITIALIZE) as answer:
-            session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
-        async with http.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session):
-            pass
-        for number in range(2, 52):
-            ping = {"jsonrpc": "2.0", "id": number, "method": "ping"}
-            answer = await unread.enter_async_context(http.post(url, json=ping, headers=session))
-            assert answer.status == 200
-            async with asyncio.timeout(PATIENCE_S):  # the next is sent before the stream of this answer has ended
-                while not (await answer.content.readline()).startswith(b"data: "):
-                    pass
-
-
 async def test_an_office_that_was_left_does_not_count_for_the_quota_of_sockets(tmp_path: Path) -> None:
     anna = key_of(tmp_path / "keys.json", "anna", quota=Quota(sockets=2))
     async with with_keys(tmp_path / "keys.json", mcp_idle_s=0.2) as service, aiohttp.ClientSession() as http:

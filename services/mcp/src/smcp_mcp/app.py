@@ -122,14 +122,12 @@ class McpEndpoint(BaseRoute):
 
     @contextmanager
     def _count_request(self, exchange: BufferedRequest, holder: RequestHolder) -> Iterator[Callable[[], None]]:
-        """Counts a request as in flight until its answer begins, since the client may send the next one then. For a
-        stream of notifications, call the given function: the stream counts as a connection instead. Both raise
-        RateLimited."""
+        """Counts a request as in flight. For a stream of notifications, call the given function: the stream counts as a
+        connection instead. Both raise RateLimited."""
         quotas = self._quotas
         ticket = quotas.begin(holder, 0)
         with ExitStack() as streaming, ExitStack() as in_flight:
             in_flight.callback(quotas.end, ticket, 0)
-            exchange.before_answer = in_flight.close
             exchange.count_bytes = partial(quotas.arrived, holder)
 
             def count_as_stream() -> None:

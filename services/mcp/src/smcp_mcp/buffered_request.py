@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,8 +31,6 @@ SHARES: Final = 4
 """How many such shares there are."""
 _EXCHANGE: Final = "smcp_mcp.exchange"
 _LISTEN: Final = "subscriptions/listen"
-_RESPONSE: Final = re.compile(rb'data: \{"jsonrpc":"2\.0","id":(?:\d+|"[^"]*"),"(?:result|error)"')
-"""As the MCP SDK writes a response into a stream of events, where progress and elicitations come before it."""
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
@@ -56,8 +53,6 @@ class BufferedRequest:
         self._started = False
         self._events = False
         """The answer is a stream of events."""
-        self.before_answer: Callable[[], None] = lambda: None
-        """Called before the client gets the answer, not before earlier events on the same stream. Idempotent."""
         self.count_bytes: Callable[[int], object] = lambda size: None
         """Called with the size of the request's body, and of each part of the answer's."""
         self._whole = True
@@ -162,11 +157,7 @@ class BufferedRequest:
             self._started = True
             headers = dict(message["headers"])
             self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
-            if not self._events:
-                self.before_answer()
         elif body := message.get("body"):
-            if self._events and _RESPONSE.search(body, 0, 4096):
-                self.before_answer()
             self._whole = body.endswith(_EVENT_ENDS)
             self.count_bytes(len(body))
         await self._send(message)

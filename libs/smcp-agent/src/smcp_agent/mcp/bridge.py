@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from importlib.metadata import version
 from typing import Any, Final, cast
@@ -23,16 +23,14 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions
 from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
-from mcp.shared.message import SessionMessage
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
 
 from smcp_agent import events
 from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import ConnectionLost, Malformed, SmcpError
+from smcp_agent.errors import ConnectionLost, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
 from smcp_agent.mcp import calls
 from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, as_sent, fitting
@@ -302,8 +300,7 @@ async def serve_stdio(
 
     Raises SmcpError: as `SmcpAgent` on entering.
     """
-    lines = _lines(sys.stdin.fileno(), lambda refusal: streams[1].send(refusal))  # noqa: PLW0108 -- it comes later
-    stdin = None if sys.platform == "win32" else cast("anyio.AsyncFile[str]", lines)
+    stdin = None if sys.platform == "win32" else cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
     async with agent:
         many = len(agent.computers())
         there = "1 Computer" if many == 1 else f"{many} Computers"
@@ -317,7 +314,7 @@ async def serve_stdio(
     return True
 
 
-async def _lines(stdin: int, answer: Callable[[SessionMessage], Awaitable[None]]) -> AsyncIterator[str]:
+async def _lines(stdin: int) -> AsyncIterator[str]:
     """The lines of standard input. SIGTERM cannot cancel the thread in which the MCP SDK waits for one."""
     rest = bytearray()
     chunk = b"\n"
@@ -332,22 +329,4 @@ async def _lines(stdin: int, answer: Callable[[SessionMessage], Awaitable[None]]
                 text = line.decode("utf-8", "replace")
                 with suppress(ValueError):  # the MCP SDK would drop a line with half of a surrogate pair
                     text = mended(text) if r"\ud" in text.lower() else text
-                if text.strip() and (refusal := _refusal(text)) is not None:
-                    await answer(refusal)
-                else:
-                    yield text
-
-
-def _refusal(text: str) -> SessionMessage | None:
-    """The answer to a line that is no message; None: it is one."""
-    message = None
-    try:
-        check_message(message := from_json(text))
-        return None  # noqa: TRY300
-    except ValueError:
-        error = types.ErrorData(code=types.PARSE_ERROR, message="the line is not JSON")
-    except Malformed as wrong:
-        error = types.ErrorData(code=types.INVALID_REQUEST, message=wrong.message, data=wrong.details)
-    id_ = message.get("id") if isinstance(message, dict) and "method" in message else None
-    id_ = id_ if type(id_) in (int, str) else None
-    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=id_, error=error))
+                yield text
