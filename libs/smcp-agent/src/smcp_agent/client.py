@@ -1,6 +1,7 @@
 """`SmcpAgent`, an Agent in an office: it calls tools of Computers, and follows what changes there."""
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -68,6 +69,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
         on_input: answers the elicitations of all calls that have no `on_input` of their own; see `call_tool`.
         previews: keeps the results that `max_chars` cuts; Agents of one process may share it, and its bound.
+        max_away: seconds that a request waits for a lost connection, within its own time.
 
     Raises:
         Malformed: an argument that cannot be right; at once, everything else on entering.
@@ -91,6 +93,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         connect_timeout: float = 10.0,
         on_input: OnInput | None = None,
         previews: Previews | None = None,
+        max_away: float = math.inf,
     ) -> None:
         seat = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
         options = checked(
@@ -118,7 +121,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self._link = Link(addresses, seat, options, self._room, self._on_notice)
         self._link.fail(not_open())
         self._on_progress = defaultdict(list)
-        self._rpc = RpcClient(self.office, self.name, self._link, spawn)
+        self._rpc = RpcClient(self.office, self.name, self._link, spawn, max_away)
 
     @property
     def connected(self) -> bool:

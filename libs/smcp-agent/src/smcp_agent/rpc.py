@@ -73,11 +73,12 @@ def clock() -> float:
 class RpcClient:
     """Sends the requests of an Agent over a link that may break."""
 
-    def __init__(self, office: str, agent: str, link: Link, spawn: Spawn) -> None:
+    def __init__(self, office: str, agent: str, link: Link, spawn: Spawn, max_away: float) -> None:
         self._office = office
         self._agent = agent
         self._link = link
         self._spawn = spawn
+        self._max_away = max_away
         self._cancels: set[asyncio.Task[None]] = set()
 
     async def send(
@@ -143,7 +144,7 @@ class RpcClient:
 
     async def _connection(self, tries: "_Tries", deadline: float) -> Connection:
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + self._max_away)):
                 return await self._link.ready()
         except TimeoutError:
             may_have_run = tries.sent_at is not None

@@ -20,7 +20,7 @@ from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD
 from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
-from smcp_agent.mcp.tools import ToolListOptions, ToolMode
+from smcp_agent.mcp.tools import AWAY_S, ToolListOptions, ToolMode
 from smcp_agent.result_formats import Previews, allowed_chars
 from smcp_auth.quotas import RECONNECT_S, Quotas
 from smcp_mcp.auth import Authorization, RequestHolder
@@ -304,4 +304,5 @@ class Offices:
             token=settings.gateway_token,
             max_message=settings.max_payload + MAX_MESSAGE - MAX_PAYLOAD,
             previews=self._previews,
+            max_away=AWAY_S,
         )

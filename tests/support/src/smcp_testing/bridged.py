@@ -15,6 +15,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 
 from smcp_agent import SmcpAgent
 from smcp_agent.llm import NamedTool
+from smcp_agent.mcp import tools
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import ToolListOptions
@@ -49,7 +50,7 @@ async def bridged(
 ) -> AsyncIterator[Bridged]:
     """A bridge with its one client, as `smcp-agent mcp` serves it. `gateway`: or a URL; `on_input`: asks its user."""
     url = gateway if isinstance(gateway, str) else gateway.url
-    async with SmcpAgent(url, office="office", name="bridge") as agent:
+    async with SmcpAgent(url, office="office", name="bridge", max_away=tools.AWAY_S) as agent:
         async with _served(OfficeServer(agent, listing=listing).run, agent, era, on_input) as bridge:
             yield bridge
 
@@ -62,7 +63,7 @@ async def shared_office(
     may_ask: Callable[[Context, str], bool] | None = None,
 ) -> AsyncIterator[Callable[[str], AbstractAsyncContextManager[Bridged]]]:
     """A bridge for many clients: what it gives connects one of the named era."""
-    async with SmcpAgent(gateway.url, office="office", name="bridge") as agent:
+    async with SmcpAgent(gateway.url, office="office", name="bridge", max_away=tools.AWAY_S) as agent:
         office = OfficeServer(agent, may=may, may_ask=may_ask, listing=listing)
 
         async def run(streams: tuple[Any, Any]) -> None:

@@ -15,7 +15,7 @@ from smcp_agent.cli.run_command import FAILED, WRONG_USAGE, Options, run
 from smcp_agent.connecting.options import read_token
 from smcp_agent.errors import Malformed, TokenUnavailable
 from smcp_agent.mcp.client_configs import CLIENTS, VARIABLE, ConfigFileError, read, write
-from smcp_agent.mcp.tools import MAX_TOOLS, ToolListOptions, ToolMode
+from smcp_agent.mcp.tools import AWAY_S, MAX_TOOLS, ToolListOptions, ToolMode
 from smcp_proto.printable import without_login
 from smcp_proto.schemas import MAX_TIMEOUT_S
 
@@ -79,7 +79,7 @@ def mcp(
 
     async def serve() -> bool:
         listing = ToolListOptions(tools, max_tools, tuple(always_list or ()))
-        return await serve_stdio(chosen.agent(), timeout=timeout, listing=listing, max_chars=max_chars)
+        return await serve_stdio(chosen.agent(AWAY_S), timeout=timeout, listing=listing, max_chars=max_chars)
 
     run(chosen, serve(), endless=True)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import math
 import os
 import signal
 import socket
@@ -56,9 +57,16 @@ class Options:
         urls = [each.strip() for each in url.split(",")]
         return cls(urls, office, default_name() if name is None else name, as_json, max_payload, token or None)
 
-    def agent(self) -> SmcpAgent:
+    def agent(self, max_away: float = math.inf) -> SmcpAgent:
         max_message = self.max_payload + MAX_MESSAGE - MAX_PAYLOAD
-        return SmcpAgent(self.urls, office=self.office, name=self.name, token=self.token, max_message=max_message)
+        return SmcpAgent(
+            self.urls,
+            office=self.office,
+            name=self.name,
+            token=self.token,
+            max_message=max_message,
+            max_away=max_away,
+        )
 
 
 def default_name() -> str:

@@ -8,7 +8,6 @@ here (docs/adr/0046).
 
 import asyncio
 import logging
-import math
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -30,7 +29,7 @@ from pydantic import BaseModel, ValidationError
 from smcp_agent import events
 from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import ConnectionLost, SmcpError
+from smcp_agent.errors import SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
 from smcp_agent.mcp import calls
 from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, as_sent, fitting
@@ -41,8 +40,6 @@ from smcp_proto.validation import malformed, mended, refused
 
 FIRST_TOOLS_S: Final = 5.0
 """How long the first list waits for Computers that do not answer; their tools are announced when they come."""
-AWAY_S: Final = 10.0
-"""How long a call waits for a lost connection, also one in flight. A gateway that is replaced is back sooner."""
 MAX_KEPT: Final = 4096
 """Names kept for tools that are gone: a Computer with ever new tools costs no more."""
 CHANGES: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
@@ -107,11 +104,6 @@ class OfficeServer:
         self._tools: dict[str, Tools] = {}
         self._kept: dict[tuple[str, str], str] = {}
         """The name of each tool, by Computer and own name, also of those that are gone: it stays theirs."""
-        self._there = asyncio.Event()
-        """Set while the office can be reached."""
-        self._why = ""
-        """Why the connection was lost, or is not there again."""
-        self._calls: set[anyio.CancelScope] = set()
         self.server = _Server(
             name,
             version=version("smcp-agent"),
@@ -130,7 +122,6 @@ class OfficeServer:
     async def following(self) -> AsyncIterator[None]:
         """Learn the tools, and follow what happens in the office as long as the block lasts."""
         changes = self._agent.events()
-        self._reach(there=self._agent.connected)
         await self._learn()
         async with anyio.create_task_group() as group:
             group.start_soon(self._follow, changes)
@@ -175,7 +166,6 @@ class OfficeServer:
                 self._name()
                 return {tools, resources, prompts} if had_tools else {resources, prompts}
             case events.EventsDropped():
-                self._reach(there=self._agent.connected)
                 await self._learn()
                 return {tools, resources, prompts}
             case events.ComputerEntered() | events.ResourcesChanged():
@@ -185,13 +175,9 @@ class OfficeServer:
                 return {subscriptions.ResourceUpdated(uri) for uri in self._subscriptions.meant(event)}
             case events.Disconnected(reason):
                 logger.warning("the connection to the office is lost (%s); connecting again", reason)
-                self._why = reason
-                self._reach(there=False)
             case events.RejoinRefused(why):
-                self._why = why
                 logger.warning("the office does not take us back yet: %s", why)
             case events.Reconnected():
-                self._reach(there=True)
                 logger.info("connected to the office again")
         return set()
 
@@ -225,47 +211,28 @@ class OfficeServer:
         return await fitting("tools/list", context, types.ListToolsResult, "tools", entries)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
-        begun, limit = False, anyio.CancelScope(deadline=self._last_moment())
-        self._calls.add(limit)
         try:
             name, arguments = meant(params.name, params.arguments)
             if name in (SEARCH, DESCRIBE):
                 return calls.mcp_result(await self._listed.run(context, name, arguments))
             async with calls.progress(context) as on_progress:
-                with limit:
-                    await self._there.wait()
-                    named = self._listed.find(context, name, self._unlisted)
-                    begun = True
-                    return await calls.call(
-                        self._agent,
-                        context,
-                        named,
-                        arguments,
-                        timeout=self._timeout,
-                        max_chars=self._max_chars(context),
-                        on_progress=on_progress,
-                        when_gone=self._when_gone,
-                    )
-                raise ConnectionLost(f"the gateway is not connected: {self._why}", may_have_run=begun)
+                return await calls.call(
+                    self._agent,
+                    context,
+                    self._listed.find(context, name, self._unlisted),
+                    arguments,
+                    timeout=self._timeout,
+                    max_chars=self._max_chars(context),
+                    on_progress=on_progress,
+                    when_gone=self._when_gone,
+                )
         except SmcpError as error:
             return calls.failed(error_result(as_sent(error)).text)
-        finally:
-            self._calls.discard(limit)
 
     def _unlisted(self, name: str) -> NamedTool | None:
         """The tool that had this name, without what says that it only reads. Its Computer knows what became of it."""
         pair = next((pair for pair, kept in self._kept.items() if kept == name), None)
         return pair and NamedTool(name, pair[0], SMCPTool(name=pair[1], description="", params_schema={}))
-
-    def _reach(self, *, there: bool) -> None:
-        """Take that the office can be reached again, or no more."""
-        (self._there.set if there else self._there.clear)()
-        for call in self._calls:
-            call.deadline = self._last_moment()
-
-    def _last_moment(self) -> float:
-        """When a call fails that waits for the office from now on."""
-        return math.inf if self._there.is_set() else anyio.current_time() + AWAY_S
 
 
 async def _begin_trace(ctx: Context, call_next: CallNext) -> HandlerResult:

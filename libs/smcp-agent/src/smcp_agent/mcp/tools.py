@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # the command line takes its options from here, and works wit
 
 MAX_TOOLS: Final = 40
 """Models choose worse from longer lists, and definitions fill their context."""
+AWAY_S: Final = 10.0
+"""How long a request of an MCP client waits for a lost connection. A gateway that is replaced is back sooner."""
 MAX_FOUND: Final = 50
 MAX_QUERY: Final = 500
 MAX_LINE: Final = 200
