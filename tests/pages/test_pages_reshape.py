@@ -1,7 +1,6 @@
 """The examples of the guide about reshaping results."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
@@ -14,10 +13,8 @@ EXAMPLES: Final = [json.loads(block.text) for block in blocks(GUIDE) if block.la
 
 
 @pytest.fixture
-async def results() -> AsyncIterator[Results]:
-    applied = Results(run_s=60)
-    yield applied
-    await applied.aclose()
+def results() -> Results:
+    return Results(run_s=60)
 
 
 @pytest.mark.rule(

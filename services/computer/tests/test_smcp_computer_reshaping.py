@@ -2,13 +2,9 @@
 
 import asyncio
 import json
-import os
 import re
-from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 
-import psutil
 import pytest
 
 from smcp_agent.results import call_result
@@ -18,7 +14,6 @@ from smcp_computer.reshaping import MAX_BYTES, NotReshaped, Results, mapped
 from smcp_proto.tool_results import with_meta as to_wire
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
-from smcp_testing.waiting import eventually
 
 OURS = {"a2c_timeout": True, "a2c_cancelled": True, "a2c_forbidden": True, "a2c_result_expired": True}
 
@@ -41,10 +36,8 @@ def test_an_mcp_server_cannot_set_the_computers_result_meta(said: dict[str, Any]
 
 
 @pytest.fixture
-async def results() -> AsyncIterator[Results]:
-    applied = Results(run_s=60)
-    yield applied
-    await applied.aclose()
+def results() -> Results:
+    return Results(run_s=60)
 
 
 def returned(value: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -117,7 +110,6 @@ async def test_a_script_that_takes_too_long_is_ended() -> None:
     nested = "for_each(array!(.l)) -> |_, v| { for_each(array!(.l)) -> |_, v| { x = sha3(string!(.t)) } }"
     with pytest.raises(NotReshaped, match=r"did not end within 0\.1 s"):
         await pool.run(nested, {"t": "a" * 10_000, "l": [0] * 10_000})
-    await pool.aclose()
 
 
 async def test_a_script_that_gets_or_gives_too_much_fails_and_the_next_one_runs() -> None:
@@ -127,7 +119,6 @@ async def test_a_script_that_gets_or_gives_too_much_fails_and_the_next_one_runs(
     with pytest.raises(NotReshaped, match="gave too much"):
         await pool.run(". = [.t, .t, .t, .t]", {"t": "a" * 30_000})
     assert await pool.run(". = 1", {}) == 1
-    await pool.aclose()
 
 
 @pytest.mark.parametrize(("doublings", "memory"), [(31, 400_000_000), (24, 1_000_000_000)], ids=["memory", "output"])
@@ -138,25 +129,9 @@ async def test_a_script_that_takes_too_much_memory_or_gives_too_much_fails_and_t
         "s = string!(.t)\nfor_each(array!(.l)) -> |_, v| { s = s + s }\n. = if length(s) > 20000000 { 1 } else { s }"
     )
     pool = Results(run_s=60, memory=memory)
-    with pytest.raises(NotReshaped, match="took too much memory or gave too much"):
+    with pytest.raises(NotReshaped, match=r"took too much memory|gave too much|the script failed"):
         await pool.run(script, {"t": "a", "l": [0] * doublings})
     assert await pool.run(". = 1", {}) == 1
-    await pool.aclose()
-
-
-@pytest.mark.parametrize("is_noticed", [True, False])
-async def test_a_process_that_is_killed_while_no_script_runs_costs_no_result(
-    results: Results, *, is_noticed: bool
-) -> None:
-    assert await results.run(". = 1", {}) == 1
-    (worker,) = (child for child in psutil.Process().children() if "smcp_computer.vrl_worker" in child.cmdline())
-    worker.kill()
-    if is_noticed:
-        await eventually(lambda: not psutil.pid_exists(worker.pid))
-    else:
-        with suppress(ChildProcessError):  # asyncio's thread has reaped it; the loop has not heard of it
-            os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-    assert await results.run(". = 2", {}) == 2
 
 
 async def test_a_regular_expression_that_backtracks_elsewhere_and_a_million_items_do_no_harm() -> None:
@@ -164,7 +139,6 @@ async def test_a_regular_expression_that_backtracks_elsewhere_and_a_million_item
     assert await pool.run(". = match(string!(.t), r'^(a+)+$')", {"t": "a" * 100_000 + "b"}) is False
     count = "x = 0\nfor_each(array!(.l)) -> |_, v| { x = x + 1 }\n. = x"
     assert await pool.run(count, {"l": [0] * 1_000_000}) == 1_000_000
-    await pool.aclose()
 
 
 async def test_others_are_answered_while_a_result_of_several_megabytes_is_mapped(results: Results) -> None:

@@ -1,21 +1,23 @@
 """Reshapes what a tool returned: `ret_object_mapper` first, then `vrl` (see docs/guides/reshape-results.md).
 
-`mapped` is pure. Scripts in VRL run in processes of their own (`vrl_worker`), as `vrl-python` holds the interpreter's
-lock while it runs, and can only be ended from outside. The first result with a script starts one.
+`mapped` is pure. Scripts in VRL run in processes of their own (`vrl_worker`, by anyio), as `vrl-python` holds the
+interpreter's lock while it runs, and can only be ended from outside. The first result with a script starts one.
 """
 
 import asyncio
 import subprocess
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
+import anyio
 import orjson
+from anyio import to_process
 
 from smcp_bus import exact_json
+from smcp_computer import vrl_worker
 
 TRANSFORMED: Final = "a2c_vrl_transformed"
 """Key in a result's `meta`: what came out, as a JSON string."""
@@ -25,8 +27,6 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 """JSON that a mapper or a script gets or gives. VRL takes some 60 times that in memory, and about a second for it."""
 MEMORY: Final = 1024 * 1024 * 1024
 """Bytes that a script's process may allocate (on macOS any number): four times what the largest event takes."""
-START_S: Final = 30.0
-"""As long as an MCP server may take."""
 PROCESSES: Final = 2
 """So that one slow script does not hold up all others."""
 
@@ -62,7 +62,7 @@ def vrl_problem(script: str) -> str | None:
 @lru_cache(maxsize=64)
 def _compiled(script: str) -> str:
     """In another process: the compiler ends its own where a script is nested too deeply, and holds up its threads."""
-    command = [*WORKER, str(MEMORY), "check"]
+    command = [*WORKER, str(MEMORY)]
     return subprocess.run(  # noqa: PLW1510, S603 -- our own program; without output it has failed
         command, input=script.encode(), capture_output=True, env={}, timeout=COMPILE_S
     ).stdout.decode()
@@ -123,7 +123,7 @@ def value_of(result: Mapping[str, Any]) -> Any:
 
 class Results:
     """Applies a server's settings to the results of its tools, in up to `PROCESSES` processes that run scripts, started
-    when they are needed. `aclose` ends them.
+    when they are needed.
 
     `run_s`: how long a script may take; the start of its process comes on top.
     """
@@ -133,7 +133,7 @@ class Results:
         self._max_bytes = max_bytes
         self._memory = memory
         self._slots = asyncio.Semaphore(PROCESSES)
-        self._idle: list[Process] = []
+        self._processes = anyio.CapacityLimiter(PROCESSES)
 
     async def reshaped(
         self,
@@ -173,67 +173,23 @@ class Results:
 
     async def run(self, script: str, event: Mapping[str, Any]) -> Any:
         """What the script makes of the event. Raises NotReshaped."""
-        request = exact_json.written({"script": script, "event": event})
+        request = exact_json.written(event)
         if len(request) > self._max_bytes:
             raise NotReshaped(f"the result has more than {self._max_bytes} bytes")
         async with self._slots:
             try:
-                answer = await self._ask_worker(request)
+                await to_process.run_sync(vrl_worker.prepare, self._memory, limiter=self._processes)
+                async with asyncio.timeout(self._run_s):
+                    made, why = await to_process.run_sync(
+                        vrl_worker.run, script, request, self._max_bytes, cancellable=True, limiter=self._processes
+                    )
             except TimeoutError:
                 raise NotReshaped(f"the script did not end within {self._run_s:g} s") from None
-            except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                raise NotReshaped(
-                    "the script took too much memory or gave too much, or its process was ended"
-                ) from None
-        if "error" in answer:
-            raise NotReshaped(answer["error"])
-        return answer["value"]
-
-    async def aclose(self) -> None:
-        while self._idle:
-            await _kill(self._idle.pop())
-
-    async def _start_worker(self) -> Process:
-        # without the environment of this host, which a script could read
-        worker = await asyncio.create_subprocess_exec(
-            *WORKER,
-            str(self._memory),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=DEVNULL,
-            env={},
-            limit=self._max_bytes,
-            start_new_session=True,  # Ctrl-C is for the Computer
-        )
-        try:
-            async with asyncio.timeout(START_S):
-                await _line(worker)
-        except BaseException as error:
-            await _kill(worker)
-            if isinstance(error, TimeoutError | asyncio.IncompleteReadError):
-                raise NotReshaped("the process for scripts does not start") from None
-            raise
-        return worker
-
-    async def _ask_worker(self, request: bytes) -> Any:
-        while self._idle:
-            with suppress(
-                ConnectionError
-            ):  # an idle process that has died has read nothing of this request: try the next one
-                return await self._exchange(self._idle.pop(), request)
-        return await self._exchange(await self._start_worker(), request)
-
-    async def _exchange(self, worker: Process, request: bytes) -> Any:
-        """Raises ConnectionError: the process did not take the request."""
-        try:
-            async with asyncio.timeout(self._run_s):
-                await _send(worker, request)
-                answer = orjson.loads(await _line(worker))
-        except BaseException:
-            await _kill(worker)
-            raise
-        self._idle.append(worker)
-        return answer
+            except (anyio.BrokenWorkerProcess, MemoryError):
+                raise NotReshaped("the script took too much memory, or its process was ended") from None
+        if why:
+            raise NotReshaped(why)
+        return orjson.loads(made)
 
 
 def marked(result: dict[str, Any]) -> dict[str, Any]:
@@ -254,22 +210,3 @@ def _mapped_value(result: Mapping[str, Any], mapper: Mapping[str, Any]) -> Any:
 def _is_content(value: Any) -> bool:
     """Whether it is the content of a result, as MCP writes it."""
     return isinstance(value, list) and all(isinstance(part, dict) and "type" in part for part in value)
-
-
-async def _send(worker: Process, request: bytes) -> None:
-    assert worker.stdin is not None
-    worker.stdin.write(request + b"\n")
-    if worker.stdin.is_closing():  # `drain` would notice only two rounds of the event loop later
-        raise BrokenPipeError
-    await worker.stdin.drain()
-
-
-async def _line(worker: Process) -> bytes:
-    assert worker.stdout is not None
-    return await worker.stdout.readuntil(b"\n")
-
-
-async def _kill(worker: Process) -> None:
-    with suppress(ProcessLookupError):
-        worker.kill()
-    await worker.wait()

@@ -16,6 +16,8 @@ from smcp_testing.waiting import BOUND_S
 _PATIENCE_S = BOUND_S
 """How long the end of a test may take to become quiet: a cancelled task needs a round of the loop, a child its exit."""
 
+_ENDS_WITH_LOOP = "AnyIO process pool shutdown task"
+"""anyio ends its worker processes when the loop ends."""
 _HELPERS = ("resource_tracker", "forkserver", "semaphore_tracker", NURSERY)
 """Children that are kept for the whole process, by multiprocessing and by us; what they start is no helper."""
 
@@ -67,7 +69,9 @@ def assert_no_child_processes_beside(before: set[psutil.Process]) -> None:
 async def assert_no_tasks_beside(before: set["asyncio.Task[object]"]) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _PATIENCE_S
-    while left := asyncio.all_tasks() - before - {asyncio.current_task()}:
+    while left := {
+        task for task in asyncio.all_tasks() - before - {asyncio.current_task()} if task.get_name() != _ENDS_WITH_LOOP
+    }:
         if loop.time() > deadline:
             raise AssertionError(f"the test left tasks behind: {[task.get_coro() for task in left]}")
         await asyncio.wait(left, timeout=deadline - loop.time())  # one that ends may begin another

@@ -230,7 +230,6 @@ class ToolCalls:
         self.owner.close()
         self.elicitations.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.results.aclose()
 
     def settle(self, call: PendingCall, outcome: bytes | Exception) -> None:
         """Answer the request to which a call belongs now."""
