@@ -23,7 +23,6 @@ from smcp_agent import (
 )
 from smcp_agent.connecting.connection import Connection
 from smcp_agent.connecting.options import Token
-from smcp_bus import owner
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import GatewayMembership, open_gateway_computer
@@ -165,27 +164,6 @@ async def test_an_agent_gets_updates_until_it_leaves(nats_url: str) -> None:
             await eventually(lambda: ResourceUpdated(NAME, "note://1", "one") in heard)
             assert computer.resources.agents.agents == {"anna"}
         await eventually(lambda: computer.resources.agents.agents == frozenset())
-
-
-@pytest.mark.rule("answers.calls.disconnect", "answers.calls.elicitation.left")
-async def test_a_call_that_waits_for_the_answer_of_an_agent_that_left_is_cancelled_behind_a_gateway_too(
-    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(owner, "ABSENT_S", 0.3)
-    log = tmp_path / "log"
-    eliciting = configs.stdio("eliciting", "--era", "2025", log=log)
-    call = {"agent": "anna", "req_id": "1", "computer": NAME, "tool_name": "book", "params": {}, "timeout": 30}
-    async with (
-        gateway_world(nats_url) as world,
-        box(world.url, one=eliciting) as computer,
-        connected(world.url) as agent,
-    ):
-        assert await agent.join("agent", "anna", OFFICE) == [True, None]
-        asked = await agent.call("client:tool_call", call)
-        assert "a2c_input_required" in asked.get("meta", {}), asked
-        await agent.call("server:leave_office", {"office_id": OFFICE})
-        await eventually(lambda: log.exists() and log.read_text() == "cancelled book\n")
-        assert computer.calls.held()["open_elicitations"] == 0
 
 
 async def test_an_answer_too_large_for_the_gateway_is_413_and_keeps_the_connection(nats_url: str) -> None:

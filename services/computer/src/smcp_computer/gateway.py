@@ -15,7 +15,7 @@ from smcp_agent.connecting.connection import AckTimedOut, Connection, Connection
 from smcp_agent.connecting.link import Link
 from smcp_agent.connecting.options import ConnectionOptions, Token
 from smcp_agent.errors import flat_error
-from smcp_bus import exact_json, owner
+from smcp_bus import exact_json
 from smcp_bus.bus import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.callers import CALLER_KEY, from_request
 from smcp_bus.dispatch import failed
@@ -28,7 +28,7 @@ from smcp_proto.backoff import Backoff
 from smcp_proto.errors import ANSWER_TOO_LARGE, Malformed, NotInOffice, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
 from smcp_proto.printable import without_login
-from smcp_proto.schemas import EnterOfficeNotification, EnterOfficeReq, LeaveOfficeNotification
+from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS
 from smcp_service.lifecycle import background
@@ -96,8 +96,6 @@ class GatewayMembership:
             self,
             self._heard,
         )
-        self._absent: dict[str, asyncio.TimerHandle] = {}
-        """Agents that have left within the last 5 s."""
         self.has_joined = asyncio.Event()
         """Set once it was a member for the first time."""
         self._problem: str | None = "not joined yet"
@@ -211,28 +209,14 @@ class GatewayMembership:
             told = connection.tell(TOOL_PROGRESS, {**call, **exact_json.read(note)})
             self.computer.tasks.start(told, name="tool progress")
 
-    def _returned(self, agent: str) -> None:
-        if (timer := self._absent.pop(agent, None)) is not None:
-            timer.cancel()
-
-    def _gone(self, agent: str, connection: Connection | None) -> None:
-        del self._absent[agent]
-        if self.link.connection is connection:  # else its return may have been missed
-            self.computer.calls.elicitations.agent_left(agent)
-
     def _heard(self, event: str, data: Mapping[str, Any]) -> None:
-        """Follows cancels, and Agents that leave and enter. Calls of an Agent that stays away are cancelled by the
-        gateway; those that wait for its answer are known here alone."""
+        """Follows cancels, and Agents that leave. The gateway cancels their calls; one that waits for an answer ends with
+        its elicitation."""
         try:
             if event == "notify:tool_call_cancel":
                 caller, _ = from_request(data, self._office, self._caller_key)
                 self.computer.calls.cancel(AgentCallData.model_validate(data), caller.subject)
             elif event == "notify:leave_office" and (agent := LeaveOfficeNotification.model_validate(data).agent):
                 self.computer.resources.agents.left(agent)
-                self._returned(agent)
-                loop, connection = asyncio.get_running_loop(), self.link.connection
-                self._absent[agent] = loop.call_later(owner.ABSENT_S, self._gone, agent, connection)
-            elif event == "notify:enter_office" and (entered := EnterOfficeNotification.model_validate(data).agent):
-                self._returned(entered)
         except ValidationError:
             _log.warning("a notification that cannot be read was ignored")

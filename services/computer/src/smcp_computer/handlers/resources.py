@@ -42,7 +42,7 @@ from smcp_computer.resources.routing import Budget, Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools import History
-from smcp_proto.errors import Malformed, NotFound, Unavailable
+from smcp_proto.errors import NotFound, Unavailable
 from smcp_proto.finder import unknown_categories
 from smcp_proto.schemas.base import AgentCallData, JsonRpcRequest, ServerName, UnknownClientReq
 from smcp_proto.schemas.resources import (
@@ -165,18 +165,16 @@ class ResourceHandlers:
         """The answer of the server that `serverId` names, or that lists the prompt; of several the one used last."""
         directory, budget, server = self._of(call), Budget(call), request.serverId
         params = request.payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        if isinstance(request, GetPromptReq) or server is None:
-            is_get = isinstance(request, GetPromptReq)
+        is_get = isinstance(request, GetPromptReq)
+        if server is None:
             name = params["name"] if is_get else params["ref"].get("name", "")
-            lists, _ = await directory.lists("prompts", server, timeout=budget.left)
-            having = {of: each for of, prompts in lists.items() for each in prompts if each["name"] == name}
-            if server is None and not having:
+            lists, _ = await directory.lists("prompts", None, timeout=budget.left)
+            having = [of for of, prompts in lists.items() if any(each["name"] == name for each in prompts)]
+            if not having:
                 raise NotFound(f"no MCP server of this Computer has the prompt {name!r:.200}")
-            server = server or server_order(list(having), self.history.servers)[0]
-            if is_get and server in having:
-                _check_arguments(having[server], params.get("arguments") or {})
+            server = server_order(having, self.history.servers)[0]
         prompts = directory.prompts(server)
-        ask = prompts.get if isinstance(request, GetPromptReq) else prompts.complete
+        ask = prompts.get if is_get else prompts.complete
         return server, with_meta(await ask(params, timeout=budget.left))
 
     async def _page(
@@ -235,19 +233,6 @@ class ResourceHandlers:
             envelope["req_id"] = request.req_id
         reply = {**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}}
         return RawJson(exact_json.written(reply))
-
-
-def _check_arguments(prompt: Json, given: Json) -> None:
-    """Raises Malformed: an argument is missing that the prompt requires, or is none of those that it declares."""
-    declared = prompt.get("arguments")
-    if not isinstance(declared, list):
-        return
-    known = {each.get("name"): each.get("required") is True for each in declared if isinstance(each, dict)}
-    missing = (name for name, required in known.items() if required and name not in given)
-    for names, reason in ((missing, "is missing"), (given.keys() - known.keys(), "is no argument of this prompt")):
-        for name in names:
-            field = f"payload.params.arguments.{name}"[:200]
-            raise Malformed(f"argument {str(name)[:150]!r}: {reason}", details={"field": field, "reason": reason})
 
 
 def category_warnings(uri: str, result: Json) -> Iterator[str]:

@@ -262,27 +262,15 @@ class ServerCalls:
         """The connection, waited for at most `wait_s`. Raises ServerNotRunning."""
         return self._alive or await self._awaited(min(timeout, self._wait_s))
 
-    async def run(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        *,
-        timeout: float,
-        span: CallSpan,
-        progress: ProgressThrottle | None = None,
-        elicitor: Elicitor | None = None,
-        answers: Mapping[str, Any] = NO_ANSWERS,
-    ) -> dict[str, Any]:
-        """Raises as `Connection.call`; also CallBrokenOff, and ServerNotRunning: nothing was run."""
+    async def run(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, **how: Any) -> dict[str, Any]:
+        """As `Connection.call`. Raises also CallBrokenOff, and ServerNotRunning: nothing was run."""
         connection = await self.available(timeout)
         limit = asyncio.timeout(None)
         try:
             async with limit:
                 self._running.add(limit)
                 self._idle.clear()
-                return await connection.call(
-                    tool, arguments, timeout=timeout, span=span, progress=progress, elicitor=elicitor, answers=answers
-                )
+                return await connection.call(tool, arguments, timeout=timeout, **how)
         except TimeoutError:
             if limit.expired():
                 why = "was restarted or removed on the Computer before the call ended"
