@@ -210,8 +210,8 @@ class GatewayMembership:
             self.computer.tasks.start(told, name="tool progress")
 
     def _heard(self, event: str, data: Mapping[str, Any]) -> None:
-        """Follows cancels, and Agents that leave. The gateway cancels their calls; one that waits for an answer ends with
-        its elicitation."""
+        """Follows cancels, and Agents that leave. The gateway cancels their calls; one that waits for an answer ends
+        with its elicitation."""
         try:
             if event == "notify:tool_call_cancel":
                 caller, _ = from_request(data, self._office, self._caller_key)
