@@ -11,7 +11,7 @@ from smcp_testing.resource_agent import ResourceAgent
 
 
 def listing(*uris: str) -> Listing:
-    return Listing({"uri": uri} for uri in uris)
+    return Listing("here", [{"uri": uri} for uri in uris])
 
 
 @pytest.mark.rule("answers.resources.windows")

@@ -9,7 +9,7 @@ it.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from smcp_bus import exact_json
@@ -26,6 +26,7 @@ from smcp_computer.mcp.errors import (
 )
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import AT_ONCE, ONE_OF_MANY_S
+from smcp_computer.resources.index import MAX_BYTES, Listing
 from smcp_computer.resources.routing import Budget
 from smcp_computer.tools import History
 from smcp_proto.errors import Malformed
@@ -35,15 +36,11 @@ from smcp_proto.uris import DpeUri, parse_dpe_uri
 from smcp_proto.validation import mended
 from smcp_service.lifecycle import Background
 
-MAX_BYTES: Final = 32 * 1024
-"""The limit on one document's metadata: 100 of them have to fit into one message of a small client (4 MiB)."""
 CACHE_BYTES: Final = 64 * 1024 * 1024
 """The limit on the metadata of all documents. Documents above it are searched, ordered and shown as listed."""
 UNSUBSCRIBED_S: Final = 5.0
 """How long an answer counts where the server announces no changes: long enough for an Agent that turns pages."""
 
-Listing = Mapping[str, Mapping[str, Any]]
-"""Resources by URI."""
 Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 """Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
 
@@ -54,47 +51,21 @@ class Unreadable(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A document since its last change. A change replaces the entry: answers to earlier reads are thrown away."""
+    """The metadata of a document since its last change. A change drops the entry: answers to earlier reads are thrown
+    away."""
 
-    uri: str
-    resource: Mapping[str, Any]
-    listed: Document
+    reading: "asyncio.Task[None] | None" = None
     answered_at: float | None = None
-    """Loop time of the server's answer, whether it can be used or not. None: unread."""
+    """Loop time of the server's answer, whether it can be used or not."""
     read: Document | None = None
     size: int = 0
     is_refused: bool = False
     """Its server refuses it: it is not in the catalog."""
-    reading: "asyncio.Task[None] | None" = None
 
     @property
     def failed(self) -> bool:
         """Whether its server did not answer. The next request reads it again."""
         return self.answered_at is None and self.reading is not None and self.reading.done()
-
-
-@dataclass(slots=True, eq=False)
-class _Server:
-    name: str
-    listing: Listing | None = None
-    entries: dict[DpeUri, _Entry] = field(default_factory=dict)
-    """By host and document, in the order of the list; of two URIs of one document the first counts."""
-    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
-
-    def missing(self) -> list[_Entry]:
-        return [entry for entry in self.entries.values() if entry.answered_at is None and not entry.failed]
-
-    def concerned(self, uri: str | None) -> list[_Entry]:
-        if uri is None:
-            return list(self.entries.values())
-        try:
-            changed = parse_dpe_uri(uri)
-        except ValueError:
-            return []
-        if changed.doc_ref is None:
-            return [entry for document, entry in self.entries.items() if document.host == changed.host]
-        entry = self.entries.get(DpeUri(changed.host, changed.doc_ref))
-        return [] if entry is None else [entry]
 
 
 class MetadataCache:
@@ -114,119 +85,106 @@ class MetadataCache:
         self.not_kept = 0
         """How often there was no room for metadata that were read."""
         self._events = events
-        self._servers: dict[str, _Server] = {}
+        self._entries: dict[str, dict[DpeUri, _Entry]] = {}
+        """By server."""
         self._loop = asyncio.get_running_loop()
 
-    async def documents(self, lists: Mapping[str, Listing], *, timeout: float) -> list[Document]:
-        """All documents of the given servers, each server's in the order of its list. The same list object again means
-        that nothing changed. `timeout`: seconds that metadata are waited for.
+    async def documents(self, lists: Mapping[str, Listing], *, timeout: float) -> tuple[list[Document], int]:
+        """All documents of the given servers, each server's in the order of its list; and of how many the metadata are
+        not known. `timeout`: seconds that metadata are waited for.
         """
-        for name in self._servers.keys() - lists.keys():
-            self.removed(name)
-        for name, listing in lists.items():
-            server = self._servers.setdefault(name, _Server(name))
-            if server.listing is not listing:
-                self._fill(server, listing)
-        servers = [self._servers[name] for name in lists]
-        for server in servers:
-            self._expire(server)
+        for server, listing in lists.items():
+            self._expire(server, listing)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await asyncio.gather(*map(self._read_missing, servers))
-        return [entry.read or entry.listed for entry in self._shown(lists)]
-
-    def as_listed(self, servers: Collection[str]) -> int:
-        """How many documents of these servers are shown without their metadata."""
-        return sum(entry.read is None for entry in self._shown(servers))
+                await asyncio.gather(*(self._read_missing(server, listing) for server, listing in lists.items()))
+        found, as_listed = list[Document](), 0
+        for server, listing in lists.items():
+            entries = self._entries[server]
+            for document, (_, listed) in listing.documents.items():
+                entry = entries.get(document)
+                if entry is None or not entry.is_refused:
+                    found.append((entry and entry.read) or listed)
+                    as_listed += entry is None or entry.read is None
+        return found, as_listed
 
     def changed(self, server: str, uri: str | None = None) -> None:
         """A resource of a server changed, or may have; None: any of them."""
-        if (known := self._servers.get(server)) is not None:
-            self._forget(known, known.concerned(uri))
+        entries = self._entries.get(server, {})
+        if uri is None:
+            self._forget(entries, list(entries))
+            return
+        with suppress(ValueError):
+            changed = parse_dpe_uri(uri)
+            if changed.doc_ref is None:
+                self._forget(entries, [document for document in entries if document.host == changed.host])
+            else:
+                self._forget(entries, {DpeUri(changed.host, changed.doc_ref)} & entries.keys())
 
-    def removed(self, server: str) -> None:
-        if (known := self._servers.pop(server, None)) is not None:
-            self._fill(known, {})
+    def _forget(self, entries: dict[DpeUri, _Entry], documents: Iterable[DpeUri]) -> None:
+        self.kept_bytes -= sum(entries.pop(document).size for document in documents)
 
-    def _shown(self, servers: Collection[str]) -> Iterator[_Entry]:
-        for server in servers:
-            if (known := self._servers.get(server)) is not None:
-                yield from (entry for entry in known.entries.values() if not entry.is_refused)
-
-    def _fill(self, server: _Server, listing: Listing) -> None:
-        """Take over a new list. What is listed as before keeps its metadata."""
-        before = {entry.uri: entry for entry in server.entries.values()}
-        server.listing, server.entries = listing, {}
-        for uri, resource in listing.items():
-            if uri[:4].lower() != "dpe:":
-                continue
-            known = before.get(uri)
-            if known is None or known.resource != resource:
-                listed, why = from_listing(server.name, uri, resource)
-                if listed is None:
-                    self._events.warn(server.name, f"lists {self._events.shown(uri)!r} as a document: {why}")
-                    continue
-                known = _Entry(uri, resource, listed)
-            server.entries.setdefault(known.listed.uri, known)
-        for entry in before.values():
-            if server.entries.get(entry.listed.uri) is not entry:
-                self.kept_bytes -= entry.size
-
-    def _forget(self, server: _Server, entries: Iterable[_Entry]) -> None:
-        for old in entries:
-            self.kept_bytes -= old.size
-            server.entries[old.listed.uri] = _Entry(old.uri, old.resource, old.listed)
-
-    def _expire(self, server: _Server) -> None:
-        """Forget what failed, and what is too old without updates."""
-        subscribed, oldest = self._subscribed(server.name), self._loop.time() - UNSUBSCRIBED_S
+    def _expire(self, server: str, listing: Listing) -> None:
+        """Forget what is not listed any more, what failed, and what is too old without updates."""
+        entries = self._entries.setdefault(server, {})
+        subscribed, oldest = self._subscribed(server), self._loop.time() - UNSUBSCRIBED_S
         over = [
-            entry
-            for entry in server.entries.values()
+            document
+            for document, entry in entries.items()
             if entry.failed
-            or (entry.answered_at is not None and entry.answered_at <= oldest and entry.uri not in subscribed)
+            or document not in listing.documents
+            or (
+                entry.answered_at is not None
+                and entry.answered_at <= oldest
+                and listing.documents[document][0] not in subscribed
+            )
         ]
-        self._forget(server, over)
+        self._forget(entries, over)
 
-    async def _read_missing(self, server: _Server) -> None:
-        while missing := server.missing():  # once more where something changed while it was read
+    async def _read_missing(self, server: str, listing: Listing) -> None:
+        entries = self._entries[server]
+
+        def is_unread(document: DpeUri) -> bool:
+            entry = entries.get(document)
+            return entry is None or (entry.answered_at is None and not entry.failed)
+
+        while missing := list(filter(is_unread, listing.documents)):  # once more where something changed meanwhile
             waiting = iter(missing)
-            await asyncio.gather(*(self._read_each(server, waiting) for _ in range(AT_ONCE)))
+            await asyncio.gather(*(self._read_each(server, listing, waiting) for _ in range(AT_ONCE)))
 
-    async def _read_each(self, server: _Server, waiting: Iterator[_Entry]) -> None:
-        for entry in waiting:
-            if server.entries.get(entry.listed.uri) is not entry:
-                continue
+    async def _read_each(self, server: str, listing: Listing, waiting: Iterator[DpeUri]) -> None:
+        for document in waiting:
+            entry = self._entries[server].setdefault(document, _Entry())
             if entry.reading is None:
-                entry.reading = self._tasks.start(self._read_one(server, entry), name=f"finder:{server.name}")
+                work = self._read_one(server, document, listing.documents[document][0], entry)
+                entry.reading = self._tasks.start(work, name=f"finder:{server}")
             await asyncio.wait([entry.reading])  # cancelling a request does not end the read
 
-    async def _read_one(self, server: _Server, entry: _Entry) -> None:
-        document, size, why = None, 0, ""
+    async def _read_one(self, server: str, document: DpeUri, uri: str, entry: _Entry) -> None:
+        read, size, why = None, 0, ""
         try:
-            async with server.turns:
-                result = await self._read(server.name, entry.uri, ONE_OF_MANY_S)
-            document, warnings, size = from_contents(server.name, entry.uri, result)
+            result = await self._read(server, uri, ONE_OF_MANY_S)
+            read, warnings, size = from_contents(server, uri, result)
             why = "; ".join(warnings)
         except (ServerTimedOut, ServerNotRunning, ServerDied) as error:
-            self._events.warn(server.name, f"documents are shown as they are listed: it {error.what}")
+            self._events.warn(server, f"documents are shown as they are listed: it {error.what}")
             return
         except (Unreadable, AnswerTooLarge, BadAnswer) as error:
             why = f"{error}; it is shown as it is listed"
         except ServerError as error:
             entry.is_refused, why = True, f"{error}; it is left out"
-        if server.entries.get(entry.listed.uri) is not entry:
+        if self._entries[server].get(document) is not entry:
             return  # it changed meanwhile
         entry.answered_at = self._loop.time()
         if self.kept_bytes + size > CACHE_BYTES:
             self.not_kept += 1
             most = f"there are more than {CACHE_BYTES} bytes of metadata"
-            self._events.warn(server.name, f"documents are shown as they are listed: {most}")
-        elif document is not None:
-            entry.read, entry.size = document, size
+            self._events.warn(server, f"documents are shown as they are listed: {most}")
+        elif read is not None:
+            entry.read, entry.size = read, size
             self.kept_bytes += size
         if why:
-            self._events.warn(server.name, f"the document {self._events.shown(entry.uri)!r}: {why}")
+            self._events.warn(server, f"the document {self._events.shown(uri)!r}: {why}")
 
 
 def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:
@@ -252,17 +210,6 @@ def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Doc
     if document is None:
         raise Unreadable("; ".join(warnings))
     return document, warnings, size
-
-
-def from_listing(server: str, uri: str, resource: Mapping[str, Any]) -> tuple[Document | None, str]:
-    """The document as far as `resources/list` describes it; None where it is none, with why."""
-    title = resource.get("title") or resource.get("name")
-    annotations = resource.get("annotations")
-    modified = annotations.get("lastModified") if isinstance(annotations, Mapping) else None
-    listed = {"title": title, "summary": resource.get("description"), "last_modified": modified}
-    short = {name: text for name, text in listed.items() if isinstance(text, str) and len(text) <= MAX_BYTES // 8}
-    document, warnings = Document.of(server, short, listed=uri)
-    return document, "; ".join(warnings)
 
 
 def first_text(result: Mapping[str, Any]) -> str | None:
@@ -309,11 +256,10 @@ class Finder:
         """
         _check(request.keywords or ())
         budget = Budget(call, most=self.wait_s)
-        lists = await self.lists(budget.left / 2)
-        documents = await self.cache.documents(lists, timeout=budget.left)
-        if hidden := self.access.hidden(call.caller):
-            documents = [each for each in documents if each.server not in hidden]
-            lists = {server: listing for server, listing in lists.items() if server not in hidden}
+        hidden = self.access.hidden(call.caller)
+        listed = await self.lists(budget.left / 2)
+        lists = {server: listing for server, listing in listed.items() if server not in hidden}
+        documents, as_listed = await self.cache.documents(lists, timeout=budget.left)
         found = organize_finder(
             documents,
             request.keywords,
@@ -323,7 +269,7 @@ class Finder:
             limit=request.limit,
         )
         rest = {"total_count": found.total_count, "req_id": request.req_id}
-        if as_listed := self.cache.as_listed(lists):
+        if as_listed:
             rest[AS_LISTED] = as_listed
         return RawJson(exact_json.written({"documents": found.documents, **rest}))
 

@@ -209,7 +209,7 @@ class OfferedResources:
             self._list_changed(server)
 
     def _on_removal(self, server: str) -> None:
-        self.cache.removed(server)
+        self.cache.changed(server)
         self._hosts.pop(server, None)
         for scheme in self._schemes.values():
             scheme.listed.pop(server, None)

@@ -8,10 +8,9 @@ from typing import Any
 
 from smcp_computer.finder import MetadataCache, Read
 from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.resources.index import Listing
 from smcp_proto.finder import Document
 from smcp_service.lifecycle import background
-
-Listing = dict[str, dict[str, Any]]
 
 
 def listed(host: str, count: int, **fields: Any) -> Listing:
@@ -19,7 +18,7 @@ def listed(host: str, count: int, **fields: Any) -> Listing:
 
 
 def listing(*uris: str, **fields: Any) -> Listing:
-    return {uri: {"uri": uri, "name": f"name {uri[-1:]}", **fields} for uri in uris}
+    return Listing("a", [{"uri": uri, "name": f"name {uri[-1:]}", **fields} for uri in uris])
 
 
 def answer(**summary: Any) -> dict[str, Any]:
@@ -72,5 +71,5 @@ async def opened(
         )
 
 
-def titles(documents: list[Document]) -> list[str | None]:
-    return [document.summary.get("title") for document in documents]
+def titles(documents: tuple[list[Document], int]) -> list[str | None]:
+    return [document.summary.get("title") for document in documents[0]]

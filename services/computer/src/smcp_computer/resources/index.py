@@ -37,11 +37,16 @@ from smcp_computer.mcp.events import (
 from smcp_computer.mcp.requests import REQUEST_S
 from smcp_computer.mcp.resources import Features, Json, Resources
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
-from smcp_proto.uris import DPE, WINDOW, WindowUri, host_of, scheme_of, window_uri, without_query
+from smcp_proto.finder import Document
+from smcp_proto.uris import DPE, WINDOW, DpeUri, WindowUri, host_of, scheme_of, window_uri, without_query
 from smcp_service.lifecycle import Background
 
 OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_templates_list")
 """The verbs that ask all servers."""
+
+
+MAX_BYTES: Final = 32 * 1024
+"""The limit on one document's metadata: 100 of them have to fit into one message of a small client (4 MiB)."""
 
 
 class Listing(dict[str, Json]):
@@ -49,17 +54,27 @@ class Listing(dict[str, Json]):
 
     Attributes:
         windows: each with its first URI here.
+        documents: each with its first URI here, and as the list describes it.
         hosts: of `window://` and `dpe://` URIs.
+        problems: for the log.
     """
 
-    def __init__(self, items: Iterable[Json] = ()) -> None:
+    def __init__(self, server: str = "", items: Iterable[Json] = ()) -> None:
         super().__init__((item["uri"], item) for item in items)
         self.windows: dict[WindowUri, str] = {}
+        self.documents: dict[DpeUri, tuple[str, Document]] = {}
         self.hosts: set[str] = set()
-        for uri in self:
+        self.problems: list[str] = []
+        for uri, resource in self.items():
             window = window_uri(uri)
             if window is not None:
                 self.windows.setdefault(window, uri)
+            elif scheme_of(uri) == DPE:
+                document, why = _listed(server, uri, resource)
+                if document is None:
+                    self.problems.append(f"lists {uri!r:.200} as a document: {why}")
+                else:
+                    self.documents.setdefault(document.uri, (uri, document))
             host = host_of(uri) if window is None else window.host
             if host is not None:
                 self.hosts.add(host)
@@ -78,6 +93,17 @@ class Listing(dict[str, Json]):
                 return uri if path in self or "/".join(path.split("/", 4)[:4]) in self else None
             case _:
                 return None
+
+
+def _listed(server: str, uri: str, resource: Mapping[str, Any]) -> tuple[Document | None, str]:
+    """The document as far as `resources/list` describes it; None where it is none, with why."""
+    title = resource.get("title") or resource.get("name")
+    annotations = resource.get("annotations")
+    modified = annotations.get("lastModified") if isinstance(annotations, Mapping) else None
+    listed = {"title": title, "summary": resource.get("description"), "last_modified": modified}
+    short = {name: text for name, text in listed.items() if isinstance(text, str) and len(text) <= MAX_BYTES // 8}
+    document, warnings = Document.of(server, short, listed=uri)
+    return document, "; ".join(warnings)
 
 
 NOTHING: Final = Listing()
@@ -186,7 +212,8 @@ class ResourceIndex:
                 asked, generation = loop.time(), kept.generation  # what changes from here on makes it old again
                 found = await resources.list_all(timeout=timeout)
                 self._events.warn(server, *found.problems)
-                listing = await asyncio.to_thread(Listing, found.items)  # some 100 ms for the longest one
+                listing = await asyncio.to_thread(Listing, server, found.items)  # some 100 ms for the longest one
+                self._events.warn(server, *map(self._events.shown, listing.problems))
                 if self._resources(server) is not resources:
                     raise ServerDied(server, "went away before it answered")
                 kept.listing, kept.asked, kept.listed_generation = listing, asked, generation
