@@ -22,7 +22,6 @@ ALLOWED: Final[dict[str, set[str]]] = {
         "engineio._async",
         *(f"asyncio.{name}" for name in ("_init", "_put", "_get", "_queue")),  # of Queue, for its subclasses
     },
-    "smcp_mcp.offices": {"_session_owners", "mcp._admit_session", "mcp._session_owners"},  # of the session manager
 }
 MOST: Final = 15
 PRIVATE: Final = re.compile(r"_[a-z]\w*")

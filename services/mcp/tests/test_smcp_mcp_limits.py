@@ -27,7 +27,7 @@ from smcp_testing.context_computer import computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.mcp_servers.shelf import HOST
-from smcp_testing.mcp_service import INITIALIZE, META, OfficeClient, Service, mcp_service, office_client
+from smcp_testing.mcp_service import INITIALIZE, OfficeClient, Service, mcp_service, office_client
 from smcp_testing.waiting import eventually
 
 PATIENCE_S = 20.0
@@ -422,46 +422,3 @@ async def test_connections_of_a_trusted_proxy_are_kept(tmp_path: Path) -> None:
     async with with_keys(tmp_path / "keys.json", auth_proxies="127.0.0.1") as service, AsyncExitStack() as stack:
         for _ in range(3):
             assert await kept(await stack.enter_async_context(line(service)), anna)
-
-
-async def test_notification_streams_of_one_key_leave_room_for_those_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("smcp_mcp.offices.MAX_SESSIONS_PER_KEY", 2)
-    keys = tmp_path / "keys.json"
-    anna, evil = key_of(keys, "anna"), key_of(keys, "evil")
-    notifications = {"notifications": {"toolsListChanged": True}, "_meta": META}
-    listen = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": notifications}
-    modern = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28", **FORGED}
-    async with with_keys(keys) as service, aiohttp.ClientSession() as http, AsyncExitStack() as stack:
-
-        async def status(key: dict[str, str]) -> int:
-            opened = http.post(service.office("lab-1"), json=listen, headers={**modern, **key})
-            return (await stack.enter_async_context(opened)).status
-
-        assert [await status(evil) for _ in range(3)] == [200, 200, 429]
-        assert await status(anna) == 200
-        await stack.aclose()  # ends all streams
-        async with asyncio.timeout(PATIENCE_S):
-            while (again := await status(evil)) != 200:
-                assert again == 429
-
-
-async def test_sessions_of_one_key_leave_room_for_those_of_another_and_those_that_ended_do_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("smcp_mcp.offices.MAX_SESSIONS_PER_KEY", 2)
-    keys = tmp_path / "keys.json"
-    anna, evil = key_of(keys, "anna"), key_of(keys, "evil")
-    async with with_keys(keys) as service, aiohttp.ClientSession() as http, AsyncExitStack() as stack:
-        clients = [office_client(service.office("lab-1"), "legacy", **evil) for _ in range(2)]
-        first, _ = [await stack.enter_async_context(each) for each in clients]
-        for _ in range(2):
-            after, data = await refused(http, service, evil)
-            assert (after, data) == ("10", {"limit": 2, "retry_after_s": 10})
-        assert await first.text("echo") == "echo"
-        assert await asked(http, service, anna) == 200
-        await stack.aclose()  # ends both sessions
-        async with asyncio.timeout(PATIENCE_S):
-            while (status := await asked(http, service, evil)) != 200:
-                assert status == 429

@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import anyio
-from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
-from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.requests import Request
 
@@ -22,7 +20,7 @@ from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import AWAY_S, ToolListOptions, ToolMode
 from smcp_agent.result_formats import Previews, allowed_chars
-from smcp_auth.quotas import RECONNECT_S, Quotas
+from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization, RequestHolder
 from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.settings import McpSettings
@@ -36,9 +34,6 @@ REFUSED_S: Final = 2.0
 """How long the refusal of a seat is remembered: a client that repeats its request does not load the registries."""
 MAX_SESSIONS: Final = 1000
 """Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
-MAX_SESSIONS_PER_KEY: Final = MAX_SESSIONS // 4
-"""Sessions of the clients of one key or token in an office, so that they leave room for others. As many notification
-streams: the MCP SDK serves 1,024 of MCP 2026 in an office."""
 
 _log = get_logger(__name__)
 
@@ -86,45 +81,18 @@ class SeatTaken(Exception):
         self.by_replica = by_replica
 
 
-def _too_many(what: str) -> RateLimited:
-    return RateLimited(
-        f"this key has {MAX_SESSIONS_PER_KEY} {what} in the office: end one of them",
-        details={"limit": MAX_SESSIONS_PER_KEY, "retry_after_s": RECONNECT_S},
-    )
-
-
-class _SessionManager(StreamableHTTPSessionManager):
-    """Limits the sessions of one key or token. The MCP SDK (below 2.4) only limits all sessions together, and has no
-    public way to learn that a session has ended."""
-
-    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
-        owners = list(self._session_owners.values())
-        if requestor is not None and owners.count(requestor) >= MAX_SESSIONS_PER_KEY:
-            raise _too_many("sessions")
-        return super()._admit_session(requestor)
-
-
 class HeldOffice:
     """An office whose seat this process holds, until `ended` is set."""
 
-    def __init__(
-        self, manager: StreamableHTTPSessionManager, idle_s: float, subject_of: Callable[[Request], str]
-    ) -> None:
+    def __init__(self, manager: StreamableHTTPSessionManager, idle_s: float) -> None:
         self.ended = asyncio.Event()
         self._manager = manager
         self._idle_s = idle_s
-        self._subject_of = subject_of
         self._requests: dict[anyio.CancelScope, BufferedRequest] = {}
         self._unused = asyncio.get_running_loop().call_later(idle_s, self.ended.set)
         self._one_less = asyncio.Event()
 
     async def answer(self, exchange: BufferedRequest) -> None:
-        """Raises RateLimited: it is one notification stream too many of its key or token."""
-        if exchange.streams and not exchange.has_session:  # a session has one stream
-            subject, there = self._subject_of(exchange.request), self._requests.values()
-            own = [each for each in there if each.streams and self._subject_of(each.request) == subject]
-            if len(own) >= MAX_SESSIONS_PER_KEY:
-                raise _too_many("notification streams")
         self._unused.cancel()
         scope = anyio.CancelScope()
         self._requests[scope] = exchange
@@ -268,14 +236,14 @@ class Offices:
         )
         self._access.call_for_users(office.server)
         self._access.meter(office.server, self._quotas, agent.office)
-        manager = _SessionManager(
+        manager = StreamableHTTPSessionManager(
             office.server,
             session_idle_timeout=settings.mcp_idle_s,
             max_request_body_size=settings.max_request,
             max_sessions=MAX_SESSIONS,
         )
         async with office.following(), manager.run():
-            held = HeldOffice(manager, settings.mcp_idle_s, self._access.subject)
+            held = HeldOffice(manager, settings.mcp_idle_s)
 
             def hear(event: Event) -> None:
                 if isinstance(event, RejoinRefused):  # another process has the seat now
