@@ -89,7 +89,7 @@ async def test_an_agent_and_a_computer_from_wheels_work_with_a_running_system(
     place = Place("host-wheel", LAB, "wheel")
     config = tmp_path / "computer.json"
     config.write_text(json.dumps({"servers": {"toolbox": configs.stdio()}}), encoding="utf-8")
-    assert "valid" in run(computer / "smcp-computer", "validate", "--config", config)
+    assert "valid" in run(computer / "smcp-computer", "validate", config)
     async with open_processes(tmp_path, gateways=1, registries=1, places=(), known=[place]) as world:
         env = child_environment(
             world.mark,

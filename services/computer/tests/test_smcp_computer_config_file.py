@@ -91,7 +91,7 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
         ({"servers": {"git": []}}, ["servers.git: must be an object with a 'command' (a program) or a 'url'"]),
         ({"servers": {"git": {}}}, ["servers.git: must be an object with a 'command' (a program) or a 'url'"]),
         ({"mcp": {"servers": {"git": {"command": "x"}}}}, ["mcp: is no MCP server", "under 'servers' or 'mcpServers'"]),
-        ({"web": {"type": "https", "url": "http://x"}}, ["web.type: ", "did you mean 'http'?"]),
+        ({"web": {"type": "https", "url": "http://x"}}, ["web.type: "]),
         ({"servers": []}, ["servers"]),
         ({"servers": {}, "inputs": {}}, ["inputs"]),
         ({"servers": {}, "inputs": [{"id": "k", "type": "secret", "description": ""}]}, ["'k'", "type"]),
@@ -204,21 +204,6 @@ def test_an_unknown_field_is_a_warning_with_its_place_and_a_suggestion(document:
     assert re.search(said, warnings[0])
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("sandbox", {}), ("user", "a"), ("limits", {"files": 64}), ("environment", ["A"]), ("envFile", "a.env")],
-)
-def test_a_setting_for_programs_is_a_mistake_at_a_server_over_http_but_not_as_a_default(
-    field: str, value: object
-) -> None:
-    document = {"mcpServers": {"a": {"url": "http://127.0.0.1:1/mcp", field: value}, "b": {"command": "true"}}}
-    (mistake,) = parse_config(json.dumps(document)).warnings
-    assert mistake.startswith(f"mcpServers.a.{field}: has no effect")
-    named = "env_file" if field == "envFile" else field
-    document = {"mcpServers": {"a": {"url": "http://127.0.0.1:1/mcp"}}, "defaults": {named: value}}
-    assert parse_config(json.dumps(document)).warnings == ()
-
-
 def test_a_good_file_has_no_warnings() -> None:
     inputs = [{"id": "k", "type": "command", "description": "", "command": "x", "args": {}}]
     web = {"type": "streamable", "server_parameters": {"url": "http://u", "headers": {"H": "${input:k}"}}, "vrl": "."}
@@ -312,9 +297,9 @@ def test_a_header_that_cannot_be_sent_is_an_error_with_its_place(header: str, va
         ("confirm", {"default": "never"}, "confirm.default: must be 'ask', 'allow' or 'deny'"),
         ("limits", {"files": "64"}, "limits.files: must be a whole number"),
         ("cgroup", {"cpus": "1"}, "cgroup.cpus: must be a number"),
-        ("cwd", 7, 'cwd: must be a string: put quotes around it, as in "7"'),
-        ("user", 0, 'user: must be a string: put quotes around it, as in "0"'),
-        ("env", {"PORT": 4711, "ON": True}, "env.ON: must be a string: put quotes around it"),
+        ("cwd", 7, "cwd: must be a string"),
+        ("user", 0, "user: must be a string"),
+        ("env", {"PORT": 4711, "ON": True}, "env.ON: must be a string"),
         ("encoding", "klingon", "encoding: is no encoding of text, such as utf-8"),
         ("encoding", "base64", "encoding: is no encoding of text, such as utf-8"),
         ("env", ["A=b"], "env: must be an object"),
@@ -345,15 +330,8 @@ def test_mistakes_of_this_host_and_of_the_protocol_are_told_together() -> None:
         parse({"mcpServers": {"a": {"command": 7, "sandbox": True}}})
     assert [each.removeprefix("mcpServers.a.") for each in raised.value.problems] == [
         "sandbox: must be an object",
-        'command: must be a string: put quotes around it, as in "7"',
+        "command: must be a string",
     ]
-
-
-@pytest.mark.parametrize("value", [-5, 0])
-def test_a_number_is_no_duration(value: int) -> None:
-    server = {"type": "streamable", "server_parameters": {"url": "http://x", "timeout": value}}
-    with pytest.raises(ConfigError, match=r'^servers\.a\.server_parameters\.timeout: .* duration such as "PT30S"$'):
-        parse({"servers": {"a": server}})
 
 
 def test_a_field_of_another_kind_of_server_is_not_read_whatever_it_holds() -> None:

@@ -1,7 +1,6 @@
 """The command `smcp-computer`, as users run it."""
 
 import asyncio
-import copy
 import json
 import os
 import re
@@ -87,7 +86,7 @@ async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Pa
 async def test_a_bad_file_is_wrong_usage(tmp_path: Path, content: str, words: list[str]) -> None:
     file = tmp_path / "c.json"
     file.write_text(content)
-    for arguments in (["run", "--office", "o", "--name", "n", "--config"], ["validate"], ["validate", "--config"]):
+    for arguments in (["run", "--office", "o", "--name", "n", "--config"], ["validate"]):
         code, _, err = await run(*arguments, str(file))
         assert code == 2
         assert all(word in err for word in words)
@@ -111,7 +110,7 @@ async def test_a_confirming_program_that_is_not_there_is_wrong_usage(tmp_path: P
 
 async def test_validate_warns_of_literal_secrets(tmp_path: Path) -> None:
     server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["--token=abcdef"]}}
-    code, out, err = await run("validate", "--config", write(tmp_path / "c.json", git=server))
+    code, out, err = await run("validate", write(tmp_path / "c.json", git=server))
     assert code == 0
     assert "1 server, 0 inputs, valid" in out
     assert "servers.git.server_parameters.args.0" in err
@@ -133,15 +132,6 @@ async def test_names_in_a_file_cannot_control_the_terminal(tmp_path: Path) -> No
     assert not {"\x1b", "\u202e"} & set(out + err)
 
 
-async def test_an_import_warns_of_an_input_that_would_run_a_program(tmp_path: Path) -> None:
-    inputs = [{"type": "command", "id": "key", "command": "editor.pick"}]
-    (tmp_path / "mcp.json").write_text(json.dumps({"inputs": inputs, "servers": {"a": {"command": "x"}}}))
-    code, out, err = await run("import", str(tmp_path / "mcp.json"))
-    assert code == 0
-    assert json.loads(out)["inputs"][0]["command"] == "editor.pick"
-    assert "input 'key': this Computer would run 'editor.pick' as a program" in err
-
-
 DOUBTFUL: dict[str, Any] = {
     "servers": {
         "git": {**configs.stdio(fresh=True), "forbiden_tools": ["push"]},
@@ -157,21 +147,15 @@ DOUBTS = (
 )
 
 
-async def test_validate_refuses_unknown_fields_and_if_strict_unusable_settings_too(
-    tmp_path: Path,
-) -> None:
+async def test_validate_warns_of_unknown_fields_and_if_strict_refuses_them(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text(json.dumps(DOUBTFUL))
-    code, _, err = await run("validate", "--config", str(file), "--strict")
+    code, _, err = await run("validate", str(file), "--strict")
     assert code == 2
     assert sorted(err.splitlines()) == sorted(f"error: {file}: {doubt}" for doubt in DOUBTS)
-    code, out, err = await run("validate", "--config", str(file))
-    assert (code, out) == (2, "")
-    assert err.splitlines() == [f"error: {file}: {DOUBTS[0]}", f"warning: {file}: {DOUBTS[1]}"]
-    del (known := copy.deepcopy(DOUBTFUL))["servers"]["git"]["forbiden_tools"]
-    file.write_text(json.dumps(known))
-    code, out, err = await run("validate", "--config", str(file))
-    assert (code, "2 servers" in out, err) == (0, True, f"warning: {file}: {DOUBTS[1]}\n")
+    code, out, err = await run("validate", str(file))
+    assert (code, "2 servers" in out) == (0, True)
+    assert sorted(err.splitlines()) == sorted(f"warning: {file}: {doubt}" for doubt in DOUBTS)
 
 
 async def test_run_shows_the_same_warnings(tmp_path: Path) -> None:
@@ -189,16 +173,10 @@ async def test_run_says_each_error_and_each_warning_of_a_bad_file_on_a_line_of_i
     assert (code, [line.partition(f": {file}: ")[0] for line in err.splitlines()]) == (2, ["warning", "error", "error"])
 
 
-async def test_validate_wants_one_file() -> None:
-    for arguments in ((), ("a.json", "--config", "b.json")):
-        code, _, err = await run("validate", *arguments)
-        assert (code, "say which file to check" in err) == (2, True)
-
-
 async def test_a_file_without_servers_is_refused_by_a_strict_validate(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text("{}")
-    code, _, err = await run("validate", "--config", str(file), "--strict")
+    code, _, err = await run("validate", str(file), "--strict")
     assert (code, err) == (2, f"error: {file}: names no MCP servers, so none runs\n")
 
 
@@ -220,11 +198,11 @@ async def test_validate_says_all_errors_and_warnings_together(tmp_path: Path, st
         "servers.dear.args.1": doubt,
     }
     options = ["--strict"] if strict else []
-    code, _, err = await run("validate", "--config", file, *options)
+    code, _, err = await run("validate", file, *options)
     assert code == 2
     said = [line.split(": ")[:3] for line in err.splitlines()]
     assert sorted(said) == sorted([kind, file, place] for place, kind in expected.items())
-    code, out, err = await run("validate", "--config", file, "--json", *options)
+    code, out, err = await run("validate", file, "--json", *options)
     report = json.loads(out)
     assert (code, err, report.keys()) == (2, "", {"errors", "warnings"})
     assert {text.split(": ")[0] for text in report["errors"]} == {

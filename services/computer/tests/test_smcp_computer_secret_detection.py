@@ -248,11 +248,9 @@ def test_literal_secrets_are_found_and_not_quoted() -> None:
 def test_a_literal_secret_of_a_variable_is_told_with_the_way_into_an_input(env: dict[str, str], secret: bool) -> None:
     found = literal_secrets(parse_config(json.dumps({"mcpServers": {"Git Hub": {"command": "x", "env": env}}})))
     assert len(found) == secret
-    name = next(iter(env)).lower().replace("_", "-")
     for warning in found:
         assert warning.startswith(f'mcpServers."Git Hub".env.{next(iter(env))}: looks like a literal secret: ')
-        assert f"write ${{input:git-hub-{name}}}" in warning
-        assert f"smcp-computer secrets set git-hub-{name}" in warning
+        assert "smcp-computer secrets set ID" in warning
 
 
 def test_variables_of_an_env_file_are_no_literals_of_the_configuration(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_up_tells_a_warning_beside_a_mistake_as_a_warning(tmp_path: Path) -> Non
     refused = smcp("up", "--config", str(config))
     assert refused.returncode == 2
     assert refused.stderr.splitlines() == [
-        f"error: --config: {config}: servers.a.args.0: must be a string: put quotes around it",
+        f"error: --config: {config}: servers.a.args.0: must be a string",
         f"warning: --config: {config}: servers.a.colour: is not a known field",
     ]
 

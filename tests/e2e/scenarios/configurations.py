@@ -54,7 +54,7 @@ async def an_unusable_file_ends_the_command_with_2(world: World, directory: Path
         path = next(path for path, bad in files.items() if bad is BAD_FILES[name])
         words = (str(path), *BAD_FILES[name][1])
         runs += [
-            (["smcp-computer", "validate", "--config", str(path)], words),
+            (["smcp-computer", "validate", str(path)], words),
             (["smcp", "up", "--port", "0", "--data", str(directory / "data"), "--config", str(path)], words),
         ]
     async with undisturbed(world), member(world.url(0), "agent", LAB, "watcher") as watcher:

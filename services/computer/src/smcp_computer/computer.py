@@ -253,7 +253,7 @@ class Computer:
                         return
                     read = await asyncio.to_thread(read_config, self._file)
                 self._env_files = read.env_files  # also of a file with mistakes: one of these may be the mistake
-                config = read.valid(instead_of=self.fleet.config)
+                config = read.valid()
             except Exception as error:  # noqa: BLE001 -- a saved file must not end what runs
                 if isinstance(error, ConfigError):
                     problem = "; ".join(f"{self._file}: {each}" for each in (*error.problems, *error.warnings))

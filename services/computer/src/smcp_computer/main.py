@@ -24,7 +24,6 @@ from smcp_computer.servers_commands import app as servers_app
 from smcp_computer.servers_commands import write_new
 from smcp_computer.settings import ComputerSettings, check_connection, pins_path
 from smcp_proto.printable import escaped_json
-from smcp_proto.schemas.config import MCPServerCommandInput
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
 from smcp_service.settings import SettingsError, load_settings
@@ -116,22 +115,17 @@ def serve(
 
 @app.command()
 def validate(
-    file: Annotated[Path | None, typer.Argument(help="The JSON file to check")] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="The JSON file to check, as FILE")] = None,
+    config: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON file to check")],
     strict: Annotated[
         bool, typer.Option("--strict", help="Take warnings, such as of literal secrets, for errors")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Check a configuration file: report all errors, unknown fields, and literal secrets."""
-    config = file if config is None else config
-    if config is None or file not in (None, config):
-        raise typer.BadParameter("say which file to check", param_hint="FILE")
     configuration = _read_config(config)
-    mistakes = configuration.mistakes
-    doubts = [each for each in configuration.warnings if each not in mistakes] + literal_secrets(configuration)
-    errors = [*configuration.problems, *mistakes, *(doubts if strict else [])]
-    warnings = [] if strict else doubts
+    warnings = [*configuration.warnings, *literal_secrets(configuration)]
+    errors = [*configuration.problems, *(warnings if strict else [])]
+    warnings = [] if strict else warnings
     if as_json:
         print_json({"errors": errors, "warnings": warnings})
     else:
@@ -153,7 +147,7 @@ def import_file(
     """Convert the file of another MCP host; print it, or also write it with --write. --json includes the warnings."""
     with _refused(file):
         document, configuration = imported(file)
-    warnings = [*configuration.warnings, *literal_secrets(configuration), *_programs(configuration)]
+    warnings = [*configuration.warnings, *literal_secrets(configuration)]
     if not as_json:
         _say("warning", file, warnings)
     if write is not None:
@@ -197,14 +191,6 @@ def _refused(path: Path) -> Iterator[None]:
         _say("error", path, error.problems)
         _say("warning", path, error.warnings)
         raise typer.Exit(SettingsError.exit_code) from None
-
-
-def _programs(configuration: ComputerConfig) -> Iterator[str]:
-    """Warns of inputs that would be programs here: in VS Code, `command` names a command of the editor."""
-    for given in configuration.inputs.values():
-        if isinstance(given, MCPServerCommandInput):
-            program = f"this Computer would run {given.command!r} as a program"
-            yield f"input {given.id!r}: {program}; in VS Code it is the name of an editor command"
 
 
 def _say(kind: str, path: Path, sentences: Iterable[str]) -> None:

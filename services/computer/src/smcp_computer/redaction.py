@@ -187,7 +187,7 @@ _PUBLIC: Final = re.compile(
 """Values that are no secrets, and would be missed in every log line."""
 _WORD_OF_TEXT: Final = re.compile(r"[A-Za-z]{1,12}|[\d.]{1,7}")
 """One of several words of a value that is alone no secret."""
-SEEN: Final = ", which who reads this file can see"
+_LITERAL: Final = "looks like a literal secret: `smcp-computer secrets set ID` keeps it, and ${input:ID} stands for it"
 _WELL_KNOWN: Final = frozenset({"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "LANG", "HOSTNAME"})
 """Environment variables that are no secrets, and are parts of many texts."""
 
@@ -250,31 +250,19 @@ def _secret_arguments(arguments: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def literal_secrets(config: ComputerConfig) -> list[str]:
-    """Warnings of literals that seem to be secret, each with its place and how to move it into an input."""
-    found = []
+    """Warnings of literals that seem to be secret, each with its place."""
+    found: list[str] = []
     for name, server in config.servers.items():
         written, place = config.without_env_files.get(name, server), config.places[name]
         paths = [path for path, _ in _secrets(_without_maps(written, exclude_unset=True), wide=False)]
-        for path in dict.fromkeys([*paths, *_named_secrets(written)]):
-            advice = _advice(name, path) if path.startswith(f".{PARAMETERS}.") else SEEN
-            found.append(f"{place.field(path.removeprefix('.'))}: looks like a literal secret{advice}")
+        paths += _named_secrets(written)
+        found += (f"{place.field(path.removeprefix('.'))}: {_LITERAL}" for path in dict.fromkeys(paths))
     for index, definition in enumerate(config.inputs.values()):
         if isinstance(definition, MCPServerCommandInput):
             paths = [path for path, _ in _secrets(definition.args or {}, wide=False)]
             paths += [f".{key}" for key, _ in _secret_arguments(definition.args or {})]
-            found += (f"inputs[{index}].args{path}: looks like a literal secret{SEEN}" for path in dict.fromkeys(paths))
+            found += (f"inputs[{index}].args{path}: {_LITERAL}" for path in dict.fromkeys(paths))
     return found
-
-
-def _advice(server: str, path: str) -> str:
-    """How to move a parameter, or a part of it, into an input."""
-    field = path.rpartition(".")[2]
-    said = f"{server}-{'secret' if field.isdecimal() else field}"
-    id_ = re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")
-    return (
-        f': write ${{input:{id_}}} in its place, add {{"id": "{id_}", "type": "promptString", "password": true}} '
-        f'to "inputs", and keep the value by `smcp-computer secrets set {id_}`'
-    )
 
 
 def _named_secrets(server: MCPServerConfig) -> Iterator[str]:

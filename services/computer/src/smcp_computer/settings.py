@@ -290,8 +290,6 @@ class HostSettings(BaseModel):
 
     LIVE: ClassVar[frozenset[str]] = frozenset({"allow", "confirm", "unchecked_tools", "replace_content", "env_file"})
     """Names of the fields whose change alone restarts no server. The variables of `env_file` are in its `env`."""
-    STDIO_ONLY: ClassVar[frozenset[str]] = frozenset({"env_file", "user", "environment", "limits", "cgroup", "sandbox"})
-    """Names of the fields that say something about a program of this host: none about a server over HTTP."""
 
     env_file: str | None = None
     """A file of `NAME=value` lines for the environment of a program, which its own `env` goes before."""

@@ -50,8 +50,6 @@ class ComputerConfig:
     host: Mapping[str, HostSettings] = field(default_factory=dict)
     """By server."""
     warnings: tuple[str, ...] = ()
-    mistakes: tuple[str, ...] = ()
-    """Those of the warnings that `validate` refuses."""
     places: Mapping[str, Place] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     env_files: tuple[Path, ...] = ()
@@ -59,11 +57,8 @@ class ComputerConfig:
     without_env_files: Mapping[str, MCPServerConfig] = field(default_factory=dict)
     """The servers as the file has them."""
 
-    def valid(self, *, instead_of: "ComputerConfig | None" = None) -> "ComputerConfig":
-        """Raises ConfigError: there are problems, or `mistakes` that the former configuration did not have: a
-        restriction whose name is misspelt would be gone."""
-        if instead_of is not None and (new := [each for each in self.mistakes if each not in instead_of.mistakes]):
-            raise ConfigError(*self.problems, *new)
+    def valid(self) -> "ComputerConfig":
+        """Raises ConfigError: there are problems."""
         if self.problems:
             raise ConfigError(*self.problems, warnings=self.warnings)
         return self
@@ -227,7 +222,6 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     servers: dict[str, MCPServerConfig] = {}
     host: dict[str, HostSettings] = {}
     places: dict[str, Place] = {}
-    mistakes: list[str] = []
     for name, body in bodies.items():
         if not other_mcp_hosts.is_server(body):
             why = lint.NOT_A_SERVER
@@ -239,8 +233,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         own = other_mcp_hosts.own_server(body)
         place = places[name] = Place(above, name, own.written)
         warned += (f"{place.field(key)}: {why}" for key, why in own.mistakes)
-        mistakes += (unknown := [*lint.unknown_fields(place, own.body)])
-        warned += [*unknown, *lint.lint_server(place, own.body), *lint.lint_parameters(place, own.body, input_ids)]
+        warned += [*lint.unknown_fields(place, own.body), *lint.lint_parameters(place, own.body, input_ids)]
         found: list[str] = []
         of_host = {field: own.body[field] for field in HostSettings.model_fields if field in own.body}
         settings = checked(HostSettings.model_validate, defaults | of_host, found, place.field)
@@ -252,7 +245,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         problems += found
     if not bodies:
         warned.append("names no MCP servers, so none runs")
-    return ComputerConfig(servers, inputs, host, tuple(warned), tuple(mistakes), places, tuple(problems))
+    return ComputerConfig(servers, inputs, host, tuple(warned), places, tuple(problems))
 
 
 def _server(place: Place, body: dict[str, Any], problems: list[str]) -> MCPServerConfig | None:

@@ -1,7 +1,6 @@
 """Checks of a configuration file: errors and warnings, each with its place in the file. Pure.
 
-A problem keeps a Computer from running. A warning does not: `run` logs it, and `validate` shows it, or refuses
-it where it is an unknown field of a server: it may be a restriction that would not hold.
+A problem keeps a Computer from running. A warning does not: `run` logs it, and `validate` shows it.
 """
 
 import json
@@ -18,7 +17,7 @@ from pydantic_core import ErrorDetails
 from smcp_computer.settings import DEFAULTS, HostSettings
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerInput
 from smcp_proto.schemas.tools import ToolMeta
-from smcp_proto.validation import UNKNOWN_TYPE, field_of, reason_of
+from smcp_proto.validation import field_of, reason_of
 from smcp_service.settings import did_you_mean
 
 T = TypeVar("T")
@@ -58,14 +57,7 @@ def checked(
 
 
 def _why(error: ErrorDetails) -> str:
-    if error["type"] == UNKNOWN_TYPE and isinstance(error["input"], dict):
-        return f"{reason_of(error)}{did_you_mean(str(error['input'].get('type')), (*SERVER_MODELS, 'http'))}"
-    if error["type"] == "string_type" and isinstance(error["input"], int | float):
-        if error["loc"][-1] in _DURATIONS:
-            return 'must be a duration such as "PT30S"'
-        shown = "" if _MAY_BE_SECRET.intersection(error["loc"]) else f', as in "{json.dumps(error["input"])}"'
-        return f"{reason_of(error)}: put quotes around it{shown}"
-    if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `lint_server`
+    if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `unknown_fields`
         return reason_of(error)
     *above, key = map(str, error["loc"])
     model: type[BaseModel] = HostSettings
@@ -75,8 +67,6 @@ def _why(error: ErrorDetails) -> str:
     return hinted(key, model.model_fields, reason_of(error))
 
 
-_DURATIONS: Final = ("timeout", "sse_read_timeout")
-_MAY_BE_SECRET: Final = frozenset({"args", "env", "headers", "default"})
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 PARAMETERS: Final = "server_parameters"
 MAX_HINTS: Final = 500
@@ -214,16 +204,8 @@ def fields_of(kind: Any) -> tuple[set[str], set[str]]:
     return fields, {name for model in parameters for name in model.model_fields}
 
 
-def lint_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
-    """Warns of fields without an effect; `body` is in the structure of the protocol."""
-    if body.get("type") in ("streamable", "sse"):
-        for key in body:
-            if key in HostSettings.STDIO_ONLY:
-                yield f"{place.field(key)}: has no effect: it is for stdio servers, and this one runs elsewhere"
-
-
 def unknown_fields(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
-    """Warns of fields that are not read; the same `body`."""
+    """Warns of fields that are not read; `body` is in the structure of the protocol."""
     fields, inner = fields_of(body.get("type"))
     meta = set(ToolMeta.model_fields)
     parts = [("", body, fields), (PARAMETERS, body.get(PARAMETERS), inner)]
