@@ -50,16 +50,6 @@ async def test_wrong_settings_end_it_with_2_and_their_names(arguments: list[str]
     assert "Traceback" not in said(service)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--check-config"]])
-@pytest.mark.parametrize("value", ["collector:4318", "grpc://collector:4317", "http://", "http://collector:port"])
-async def test_a_collector_that_is_no_url_ends_it_with_2_and_the_variable(arguments: list[str], value: str) -> None:
-    code, service = await run(*arguments, OTEL_EXPORTER_OTLP_ENDPOINT=value)
-
-    assert code == 2
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT: must be a URL" in said(service)
-    assert "Traceback" not in said(service)
-
-
 async def test_wrong_usage_ends_it_with_2() -> None:
     code, service = await run("--no-such-option")
 

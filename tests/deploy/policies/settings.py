@@ -19,7 +19,6 @@ from smcp_service.settings import (
     load_settings,
     variables,
 )
-from smcp_service.telemetry import wrong_endpoints
 from smcp_testing.certificates import Authority
 from tests.deploy.objects import Container, Manifests, Object, containers, environment, pod
 from tests.deploy.programs import IMAGE_OF, command_of, image_name, is_command, settings_of
@@ -57,7 +56,6 @@ def _of_ours(container: Container, manifests: Manifests, kind: type[ServiceSetti
     given = environment(container, manifests)
     ours = {name: value for name, value in given.items() if name.startswith("SMCP_")}
     yield from (f"{name} is read by nobody" for name in sorted(ours.keys() - variables(kind)))
-    yield from wrong_endpoints(given)
     used = " ".join(given.values())
     for name in sorted(set(given) - set(ours) - set(_OF_OTEL)):
         if f"$({name})" not in used:

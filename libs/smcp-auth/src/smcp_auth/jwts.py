@@ -93,7 +93,7 @@ class KeySet:
 
 
 def read_key_set(text: bytes) -> KeySet:
-    """Read a set. Raises BadKeySet: not a JSON object with a list `keys`."""
+    """Read a set. Raises BadKeySet: not a JSON object with a list `keys`, or none of them can be used."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -101,7 +101,10 @@ def read_key_set(text: bytes) -> KeySet:
     listed = data.get("keys") if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise BadKeySet("is no JWK Set: it has no list 'keys'")
-    return KeySet(tuple(key for each in listed if isinstance(each, dict) and (key := _read(each)) is not None))
+    keys = tuple(key for each in listed if isinstance(each, dict) and (key := _read(each)) is not None)
+    if not keys:
+        raise BadKeySet("has no key for RS256 or ES256")
+    return KeySet(keys)
 
 
 def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:

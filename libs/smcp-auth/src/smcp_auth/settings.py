@@ -1,7 +1,7 @@
 """The settings of authentication (`SMCP_AUTH_*`, `SMCP_ALLOWED_*`, `SMCP_INSECURE`) and of quotas (`SMCP_QUOTA_*`)."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -168,17 +168,6 @@ def _contradictions(settings: AuthSettings) -> list[str]:
             "SMCP_AUTH_AUDIENCE: is needed with SMCP_AUTH_JWKS and SMCP_AUTH_SECRET: without it a token that is for "
             "another service would do"
         )
-    if not settings.auth_with_tokens:
-        given = {
-            "SMCP_AUTH_AUDIENCE": settings.auth_audience,
-            "SMCP_AUTH_ISSUER": settings.auth_issuer,
-            "SMCP_AUTH_REVOKED": settings.auth_revoked,
-        }
-        problems += [
-            f"{name}: has no effect without SMCP_AUTH_JWKS or SMCP_AUTH_SECRET"
-            for name, value in given.items()
-            if value
-        ]
     url = urlsplit(settings.auth_jwks or "")
     if url.scheme == "http" and not is_loopback(url.hostname or "") and not settings.insecure:
         problems.append(
@@ -187,24 +176,16 @@ def _contradictions(settings: AuthSettings) -> list[str]:
     return problems
 
 
-def _unreadable(settings: AuthSettings) -> list[str]:
-    problems = []
+def _unreadable(settings: AuthSettings) -> Iterator[str]:
+    jwks = Path(settings.auth_jwks) if settings.auth_jwks is not None and "://" not in settings.auth_jwks else None
     files: list[tuple[str, Path | None, Callable[[Path], object]]] = [
         ("SMCP_AUTH_KEYS", settings.auth_keys, read),
         ("SMCP_AUTH_REVOKED", settings.auth_revoked, read_revocations),
+        ("SMCP_AUTH_JWKS", jwks, lambda path: read_key_set(read_protected(path))),
     ]
     for name, path, look in files:
         try:
             if path is not None:
                 look(path)
-        except UnusableFile as error:
-            problems.append(f"{name}: {error}")
-    if settings.auth_jwks is not None and "://" not in settings.auth_jwks:
-        try:
-            if not read_key_set(read_protected(Path(settings.auth_jwks))).keys:
-                problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: has no key for RS256 or ES256")
-        except BadKeySet as error:
-            problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: {error}")
-        except UnusableFile as error:
-            problems.append(f"SMCP_AUTH_JWKS: {error}")
-    return problems
+        except (UnusableFile, BadKeySet) as error:
+            yield f"{name}: {error}"

@@ -3,7 +3,6 @@
 import asyncio
 import ctypes
 import gc
-import os
 import re
 import resource
 import signal
@@ -20,7 +19,7 @@ from smcp_service.console_script import version_line
 from smcp_service.lifecycle import FAILED, Failure, Main, leaves, plain_failures, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging, get_logger
 from smcp_service.settings import ServiceSettings, SettingsError, doubtful_variables, shown
-from smcp_service.telemetry import open_telemetry, wrong_endpoints
+from smcp_service.telemetry import open_telemetry
 
 YOUNGEST: Final = 5000
 """New objects after which the garbage collector looks at them (its own: 700)."""
@@ -119,15 +118,13 @@ def serve_command(
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    Raises typer.Exit always, or SettingsError where an endpoint of OpenTelemetry is no URL. `parts` are the settings of
+    Raises typer.Exit always. `parts` are the settings of
     what runs beside the service, `options` those of `doubtful_variables`, and `at_once` that of `run`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
     for sentence in doubtful_variables(map(type, (settings, *parts)), options=options):
         log.warning(sentence)
-    if problems := list(wrong_endpoints(os.environ)):
-        raise SettingsError(*problems)
     if check_config:
         print_settings(*parts, settings, without=options)
         raise typer.Exit(0)

@@ -18,10 +18,9 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -51,7 +50,6 @@ OUTCOMES: Final = ("exported", "failed", "dropped")
 _LARGEST_TRACE_ID: Final = (1 << 128) - 1
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Where a collector is."""
-_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
 
 
 @asynccontextmanager
@@ -81,24 +79,6 @@ async def open_telemetry(
         await _shut_down(provider, FLUSH_S)
 
 
-def wrong_endpoints(environ: Mapping[str, str]) -> Iterator[str]:
-    """Problems of the addresses of collectors: a sentence for each, with its variable."""
-    if value_of(environ, "OTEL_SDK_DISABLED") == "true":
-        return
-    for variable in _ENDPOINTS:
-        value = environ.get(variable, "").strip()
-        if value and not _is_a_url(value):
-            yield f"{variable}: must be a URL, such as http://collector:4318"
-
-
-def _is_a_url(value: str) -> bool:
-    try:
-        parts = urlsplit(value)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of the port
-        return False
-
-
 def value_of(environ: Mapping[str, str], variable: str) -> str:
     return environ.get(variable, "").strip().lower()
 
@@ -115,9 +95,6 @@ def _is_exported(environ: Mapping[str, str]) -> bool:
     exporter = value_of(environ, "OTEL_TRACES_EXPORTER") or ("otlp" if is_placed else "none")
     if exporter not in ("otlp", "none"):
         warn_of("OTEL_TRACES_EXPORTER", exporter, "none")
-    for variable in _PROTOCOLS if exporter == "otlp" else ():
-        if (protocol := value_of(environ, variable)) not in ("", "http/protobuf"):
-            warn_of(variable, protocol, "http/protobuf")
     return exporter == "otlp"
 
 

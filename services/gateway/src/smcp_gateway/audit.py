@@ -4,7 +4,6 @@ Each attempt of a call has a record, also one whose answer never reached its Age
 another gateway, cannot be known. Readers find the attempts of one call (`smcp_standalone.audit_reader`).
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable
 from typing import Any, Final
@@ -23,8 +22,6 @@ from smcp_proto.schemas.tools import REPEAT
 
 CALL: Final = "client:tool_call"
 CANCEL: Final = "server:tool_call_cancel"
-ENDED_S: Final = 10.0
-"""How long a disconnected client stays known, so that the records of its broken-off calls name it (seconds)."""
 
 
 class LeftMeanwhile(NotInOffice):
@@ -38,8 +35,6 @@ class Audit:
     def __init__(self, trail: Trail, sessions: Sessions) -> None:
         self.trail = trail
         self._sessions = sessions
-        self._ended: dict[str, Session] = {}
-        self._loop = asyncio.get_running_loop()
 
     def before(self, handler: Handler) -> Handler:
         """Refuse what cannot be recorded, in the mode `required`. It raises Unavailable."""
@@ -63,7 +58,7 @@ class Audit:
             and (name not in (CALL, JOIN, CANCEL) or (name == CALL and not self._takes_calls()))
         ):
             return None
-        session = self._sessions.get(call.caller.session) or self._ended.get(call.caller.session)
+        session = self._sessions.get(call.caller.session)
         if (event := _event(session, call, answer, seconds, size)) is None:
             return None
         if event.kind == "refusal":
@@ -102,12 +97,6 @@ class Audit:
         event = Event("leave", outcome, office=office, role=role, name=name, address=session.address)
         event.subject, event.req_id = _subject(session.caller()), req_id or None
         self.trail.write(event)
-
-    def ended(self, session: Session) -> None:
-        """Keep a disconnected client for the records of its calls that are about to end."""
-        if session.in_flight:
-            self._ended[session.id] = session
-            self._loop.call_later(ENDED_S, self._ended.pop, session.id, None)
 
 
 def _event(

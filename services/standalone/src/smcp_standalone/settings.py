@@ -24,7 +24,6 @@ from smcp_mcp.settings import McpSettings, check_access
 from smcp_registry.settings import RegistrySettings
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError, load_settings
-from smcp_service.telemetry import wrong_endpoints
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_server import find_command
 from smcp_standalone.nats_server_conf import read_model
@@ -135,7 +134,7 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     chosen = {"config": config, "office": options.office, "name": options.name, "audit": _audit_default()}
     computer = _read(refused, partial(load_settings, ComputerSettings, **chosen))
     mcp = _read(refused, partial(_mcp_settings, options, gateway)) if options.mcp and gateway is not None else None
-    problems = [*wrong_endpoints(os.environ), *(problem for each in refused for problem in each.problems)]
+    problems = [problem for each in refused for problem in each.problems]
     if problems or configuration is None or gateway is None or registry is None or computer is None:
         raise SettingsError(
             *dict.fromkeys(problems), warnings=[warning for each in refused for warning in each.warnings]

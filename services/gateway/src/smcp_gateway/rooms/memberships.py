@@ -103,7 +103,7 @@ class Memberships:
 
         Raises:
             NotInOffice: it is not in that office.
-            Unavailable, BusError: it cannot be done now; it stays a member.
+            Unavailable, BusError: it cannot be done now; it stays a member, or is disconnected if that is not known.
         """
         membership = session.membership
         if membership is None or membership.office != office_id:
@@ -117,8 +117,9 @@ class Memberships:
             await self._release(membership, req_id)
         except BaseException as error:
             membership.ending = False
-            if may_have_run(error):
-                self._stays(membership)
+            if may_have_run(error):  # whether it is a member nobody knows: it reconnects
+                why = "its leave may have been carried out"
+                self.background.once("ending a session", lambda: self.hang_up(session, why))
             raise
         self.audit.left(session, membership.seat, "ok", req_id)
         if session.membership is membership:
@@ -132,7 +133,6 @@ class Memberships:
         """
         calls = self._tracked_calls(session)
         lost_at = None if goodbye else asyncio.get_running_loop().time()
-        self.audit.ended(session)
         self.calls.abandon(session.id)
         membership = session.membership
         if membership is None:
@@ -193,21 +193,8 @@ class Memberships:
         return office
 
     async def _release(self, membership: Membership, req_id: str = "") -> None:
-        for claim in membership.claims:
-            with suppress(NotInOffice):  # another has the seat already, or the lease expired
-                await self.registry.leave(*membership.seat, claim, req_id=req_id)
-                return
-            membership.former = None
-
-    def _stays(self, membership: Membership) -> None:
-        """Its leave failed, and it stays a member: assert it by a new claim.
-
-        Late copies of that leave name the former claim and change nothing.
-        """
-        if membership.former is None:  # else the leave named the former claim
-            anew = membership.claim.model_copy(update={"incarnation": uuid.uuid4().hex})
-            membership.former, membership.claim = membership.claim, anew
-        self.generations.want()
+        with suppress(NotInOffice):  # another has the seat already, or the lease expired
+            await self.registry.leave(*membership.seat, membership.claim, req_id=req_id)
 
     async def _undo(self, session: Session, office: Office, seat: SeatKey, claim: Claim | None) -> None:
         """A join failed. `claim`: the one that was granted or may have been; None: none was."""
@@ -262,11 +249,8 @@ class Memberships:
         """Whether nobody has the seat of a session that is gone. Who came back under its name may have its calls."""
         if self._is_here(membership):
             return False
-        for claim in membership.claims:
-            found = await self.registry.confirm(*membership.seat, claim)
-            if found.mine or found.view < membership.revision:
-                return True
-        return False
+        found = await self.registry.confirm(*membership.seat, membership.claim)
+        return found.mine or found.view < membership.revision
 
     def _is_here(self, membership: Membership) -> bool:
         """Whether another session of this gateway has the seat."""

@@ -123,9 +123,7 @@ class Repair:
             await office.missed(session)
         if record.claim != membership.claim:
             return True  # it has a newer claim
-        if not record.moving:  # `moving` is accepted with either claim
-            membership.former = None
-        self.computers.asserted(session, membership.office, membership.claims[0], gate, tenure=answer.tenure)
+        self.computers.asserted(session, membership.office, membership.claim, gate, tenure=answer.tenure)
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:

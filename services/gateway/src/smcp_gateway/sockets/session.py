@@ -54,8 +54,6 @@ class Membership:
     """Changes where the seat may have been another's (`registry_contract.same_tenure`)."""
     ending: bool = False
     """The gateway is releasing the seat itself: the leave that follows needs no repair."""
-    former: Claim | None = None
-    """The claim before, for as long as the registry may still know the member by it."""
     joined_at: int = field(init=False)
     """The revision with which it joined. It gets the enters and leaves after that, also those before its seat was
     claimed anew: it has not seen them, and `Roster` drops repeats."""
@@ -73,11 +71,6 @@ class Membership:
     def epoch(self) -> int:
         """Epoch of the member's own enter: newer events came after it."""
         return 2 * self.revision + 1
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """The claims by which the registry may know the member, the oldest first."""
-        return (self.claim,) if self.former is None else (self.former, self.claim)
 
 
 @dataclass(slots=True, eq=False)
