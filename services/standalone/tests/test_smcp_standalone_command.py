@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
@@ -152,30 +153,15 @@ async def test_up_warns_of_typing_errors_and_of_variables_that_an_option_replace
         ]
 
 
-def test_up_says_at_once_what_is_wrong_with_any_of_its_parts(tmp_path: Path) -> None:
+def test_up_says_what_is_wrong_with_each_of_its_parts(tmp_path: Path) -> None:
     config = tmp_path / "broken.json"
     config.write_text("[")
-    told = smcp(
-        "up",
-        "--check-config",
-        "--config",
-        str(config),
-        SMCP_KV_REPLICAS="none",
-        SMCP_MOVE_S="soon",
-        SMCP_CONFIRM="perhaps",
-        SMCP_LEASE_S="never",
-        OTEL_EXPORTER_OTLP_ENDPOINT="collector",
-    )
-    assert told.returncode == 2
-    for variable in (
-        "SMCP_KV_REPLICAS",
-        "SMCP_MOVE_S",
-        "SMCP_CONFIRM",
-        "SMCP_LEASE_S",
-        "OTEL_EXPORTER_OTLP_ENDPOINT",
-        str(config),
-    ):
-        assert told.stderr.count(variable) == 1, told.stderr
+    wrong = {"SMCP_KV_REPLICAS": "none", "SMCP_GATEWAY_PORT": "x", "SMCP_CONFIRM": "perhaps", "SMCP_MCP_PORT": "x"}
+    cases: list[tuple[tuple[str, ...], dict[str, Any], str]] = [((), {name: wrong[name]}, name) for name in wrong]
+    for arguments, variables, named in (*cases, (("--config", str(config)), {}, str(config))):
+        told = smcp("up", "--check-config", *arguments, **variables)
+        assert told.returncode == 2
+        assert told.stderr.count(named) == 1, told.stderr
 
 
 def test_up_shows_the_settings_of_its_parts_and_checks_what_it_is_given_without_a_trace(
@@ -295,7 +281,7 @@ def test_up_refuses_hosts_with_a_credential_of_its_own(tmp_path: Path, config: P
     hosts.write_text("{offices: [lab], registries: [UP-registry, r], gateways: []}")
     refused = smcp("up", "--port", "0", "--config", str(config), "--hosts", str(hosts))
     assert refused.returncode == 2
-    assert f"error: --hosts: {hosts}: 'UP-registry' is a credential of smcp up itself" in refused.stderr
+    assert f"error: --hosts: {hosts}: registries.1: 'UP-registry' is the name of another credential" in refused.stderr
 
 
 def test_a_wrong_setting_of_the_environment_ends_with_2(config: Path) -> None:

@@ -128,5 +128,5 @@ async def test_the_last_port_leaves_none_for_mcp_clients(config: Path) -> None:
         *born(SMCP, "up", "--port", "65535", "--config", str(config), knows=COMMANDS)
     ) as process:
         assert await process.exit_code(timeout=60) == 2
-        said = "--mcp-port: there is no port above --port 65535: choose one, or --no-mcp"
+        said = "--mcp-port: input should be less than or equal to 65535"
         assert said in "\n".join(str(line["event"]) for line in process.log)

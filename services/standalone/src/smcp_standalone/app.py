@@ -18,6 +18,7 @@ from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_bus.operations import serve_log_level
 from smcp_computer.app import open_approvals, open_computer
+from smcp_computer.computer import Computer
 from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
 from smcp_computer.terminal import open_terminal
@@ -42,17 +43,13 @@ class System:
     """Where Agents connect."""
     mcp_url: str | None
     """Where MCP clients use the office; None: they cannot."""
-    office: str
-    computer: str
     nats: NatsServer
-    servers: tuple[str, ...]
-    """The MCP servers that the Computer runs, by name."""
-    failed: Mapping[str, str]
-    """Those of them that did not start, and why."""
-    confirmation: str
-    """What becomes of tool calls, and why."""
-    warnings: tuple[str, ...]
-    """About the MCP servers' configuration: tools that they do not have."""
+    computer: Computer
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The MCP servers of the Computer that did not start, and why."""
+        return {name: each.reason for name, each in self.computer.fleet.supervisors.items() if not each.ready}
 
 
 @asynccontextmanager
@@ -119,17 +116,8 @@ async def open_system(
                 yield System(
                     url=gateway.url,
                     mcp_url=mcp_url and f"{mcp_url}/mcp/{quote(options.office, safe='')}",
-                    office=options.office,
-                    computer=options.name,
                     nats=nats,
-                    servers=tuple(computer.fleet.supervisors),
-                    failed={name: each.reason for name, each in computer.fleet.supervisors.items() if not each.ready},
-                    confirmation=computer.confirmation.policy,
-                    warnings=tuple(
-                        f"{each.name}: {warning}"
-                        for each in computer.fleet.statuses(usage=False)
-                        for warning in (*each.warnings, *computer.pins.warnings(each.name))
-                    ),
+                    computer=computer,
                 )
 
 

@@ -88,8 +88,8 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
         first, process = await stack.enter_async_context(_gateway(system, settings))
         raise_if_cancelled()
         console.print(
-            f"nats-server, a registry, the gateways {first} and {system.url}, and a Computer with the MCP servers "
-            f"{' and '.join(system.servers)} run. An Agent joins {system.office!r} and calls their tools.\n",
+            f"nats-server, a registry, the gateways {first} and {system.url}, and a Computer with two MCP servers run. "
+            f"An Agent joins {OFFICE!r} and calls their tools.\n",
             highlight=False,
         )
         with _said():

@@ -233,21 +233,29 @@ def _ready_line(system: "System") -> str:
     from smcp_agent.connecting.options import key_file  # noqa: PLC0415 -- as for `up`
 
     file = key_file(system.url)
-    names = {name: getattr(system, name) for name in ("url", "mcp_url", "office", "computer", "servers", "failed")}
-    return json.dumps({**names, "key_file": str(file) if file.is_file() else None, "pid": os.getpid()})
+    seat = system.computer.seat
+    said: dict[str, object] = {
+        "url": system.url,
+        "mcp_url": system.mcp_url,
+        "office": seat.office,
+        "computer": seat.computer,
+    }
+    said |= {"servers": [*system.computer.fleet.supervisors], "failed": system.failed}
+    return json.dumps({**said, "key_file": str(file) if file.is_file() else None, "pid": os.getpid()})
 
 
 def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_who: bool) -> str:
-    url, office, computer = (shlex.quote(part) for part in (system.url, system.office, system.computer))
+    url, office, computer = (shlex.quote(part) for part in (system.url, chosen.office, chosen.name))
     agent = f"{shlex.quote(_agent_command())} --url {url} --office {office}"
-    servers = [f"{name} (did not start, see above)" if name in system.failed else name for name in system.servers]
+    all_servers = system.computer.fleet.supervisors
+    servers = [f"{name} (did not start, see above)" if name in system.failed else name for name in all_servers]
     lines = [
         "",
         "A2C-SMCP is up.",
         f"  Agents connect to  {system.url}  (Socket.IO, namespace /smcp)",
         f"  MCP clients        {system.mcp_url or _why_no_mcp(chosen)}",
-        f"  Office             {system.office}",
-        f"  Computer           {system.computer}",
+        f"  Office             {chosen.office}",
+        f"  Computer           {chosen.name}",
         f"  MCP servers        {', '.join(servers) or 'none'}",
     ]
     if chosen.config is None:
@@ -262,10 +270,12 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
     if chosen.hosts is not None:
         credentials = next(iter(system.nats.credentials.values())).parent
         lines.append(f"  Other hosts        {system.nats.url}, credentials in {credentials}")
-    lines.append(f"  Tool calls         {system.confirmation}")
-    lines += [f"  Warning            {each}" for each in system.warnings]
+    lines.append(f"  Tool calls         {system.computer.confirmation.policy}")
+    for each in system.computer.fleet.statuses(usage=False):
+        warnings = (*each.warnings, *system.computer.pins.warnings(each.name))
+        lines += [f"  Warning            {each.name}: {warning}" for warning in warnings]
     lines += ["", "Try it from another terminal:", f"  {agent} list", f"  {agent} tools {computer}"]
-    if chosen.config is None and "time" in system.servers:
+    if chosen.config is None and "time" in all_servers:
         lines.append(f"  {agent} call {computer} get_current_time timezone=Asia/Shanghai")
     if system.mcp_url is not None:
         token = key or "TOKEN"

@@ -4,10 +4,9 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,13 +32,11 @@ GATEWAY: Final = "up-gateway"
 COMPUTER: Final = "up-computer"
 OPERATOR: Final = "up-operator"
 """The NATS credentials of the services in this process."""
-_OWN_CREDENTIALS: Final = frozenset({REGISTRY, GATEWAY, COMPUTER, OPERATOR})
 
 MCP_PORT: Final = "--mcp-port / SMCP_MCP_PORT, or start without MCP clients (--no-mcp)"
 
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
-LAST_PORT: Final = 65535
 KEYS: Final = "key-of-this-run.json"
 """The file of the keys that are made for a run (`with_key`)."""
 _ALONE: Final = "smcp-registry, smcp-gateway and smcp-computer, since `smcp up` runs a nats-server of its own"
@@ -120,26 +117,20 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
 def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     """Read the environment and the options, and write the sample configuration where there is none.
 
-    Raises `SettingsError` with all that is wrong with them and with the Computer's configuration.
+    Raises `SettingsError`.
     """
     config = options.config
     if config is None:
         config = directory / SAMPLE
         if not config.exists():
             config.write_text(json.dumps(_sample(), indent=2), encoding="utf-8")
-    refused: list[SettingsError] = []
-    configuration = _read(refused, partial(_configuration, config))
-    gateway = _read(refused, partial(_gateway_settings, options))
-    registry = _read(refused, partial(load_settings, RegistrySettings, audit=_audit_default()))
-    chosen = {"config": config, "office": options.office, "name": options.name, "audit": _audit_default()}
-    computer = _read(refused, partial(load_settings, ComputerSettings, **chosen))
-    mcp = _read(refused, partial(_mcp_settings, options, gateway)) if options.mcp and gateway is not None else None
-    problems = [problem for each in refused for problem in each.problems]
-    if problems or configuration is None or gateway is None or registry is None or computer is None:
-        raise SettingsError(
-            *dict.fromkeys(problems), warnings=[warning for each in refused for warning in each.warnings]
-        )
-    return UpSettings(registry, gateway, computer, configuration, mcp)
+    audit = None if os.environ.get("SMCP_AUDIT") else "on"
+    gateway = load_settings(GatewaySettings, gateway_port=options.port, insecure=options.insecure, audit=audit)
+    check_auth(gateway, "SMCP_GATEWAY_HOST", gateway.gateway_host)
+    registry = load_settings(RegistrySettings, audit=audit)
+    computer = load_settings(ComputerSettings, config=config, office=options.office, name=options.name, audit=audit)
+    mcp = _mcp_settings(options, gateway, audit) if options.mcp else None
+    return UpSettings(registry, gateway, computer, _configuration(config), mcp)
 
 
 def with_key(settings: UpSettings, directory: Path) -> UpSettings:
@@ -171,38 +162,19 @@ def up_model(options: UpOptions) -> NatsModel:
             model = read_model(options.hosts)
         except NatsConfigError as error:
             raise NatsConfigError(*(f"--hosts: {problem}" for problem in error.problems)) from None
-    given = [*model.registries, *model.gateways, *model.operators, *(host.credential for host in model.computers)]
-    if taken := [name for name in given if name.casefold() in _OWN_CREDENTIALS]:
-        raise NatsConfigError(
-            *(
-                f"--hosts: {options.hosts}: {name!r} is a credential of smcp up itself: choose another name"
-                for name in taken
-            )
-        )
     local = {"credential": COMPUTER, "office": options.office, "names": [options.name]}
-    return model_of(
-        {
-            **model.model_dump(),
-            "offices": list(dict.fromkeys([options.office, *model.offices])),
-            "registries": [REGISTRY, *model.registries],
-            "gateways": [GATEWAY, *model.gateways],
-            "operators": [OPERATOR, *model.operators],
-            "computers": [local, *(host.model_dump() for host in model.computers)],
-        }
-    )
-
-
-def _audit_default() -> str | None:
-    """It is on unless the environment says something."""
-    return None if os.environ.get("SMCP_AUDIT") else "on"
-
-
-def _read(refused: list[SettingsError], read: Callable[[], T]) -> T | None:
+    whole = {
+        **model.model_dump(),
+        "offices": list(dict.fromkeys([options.office, *model.offices])),
+        "registries": [REGISTRY, *model.registries],
+        "gateways": [GATEWAY, *model.gateways],
+        "operators": [OPERATOR, *model.operators],
+        "computers": [local, *(host.model_dump() for host in model.computers)],
+    }
     try:
-        return read()
-    except SettingsError as error:
-        refused.append(error)
-        return None
+        return model_of(whole)  # a credential may be called like one of ours
+    except NatsConfigError as error:
+        raise NatsConfigError(*(f"--hosts: {options.hosts}: {problem}" for problem in error.problems)) from None
 
 
 def _configuration(path: Path) -> ComputerConfig:
@@ -213,22 +185,12 @@ def _configuration(path: Path) -> ComputerConfig:
         raise SettingsError(*told, warnings=doubts) from None
 
 
-def _gateway_settings(options: UpOptions) -> GatewaySettings:
-    gateway = load_settings(
-        GatewaySettings, gateway_port=options.port, insecure=options.insecure, audit=_audit_default()
-    )
-    check_auth(gateway, "SMCP_GATEWAY_HOST", gateway.gateway_host)
-    return gateway
-
-
-def _mcp_settings(options: UpOptions, gateway: GatewaySettings) -> McpSettings:
+def _mcp_settings(options: UpOptions, gateway: GatewaySettings, audit: str | None) -> McpSettings:
     port = options.mcp_port
     if port is None and not os.environ.get("SMCP_MCP_PORT"):
         port = gateway.gateway_port and gateway.gateway_port + 1
-        if port > LAST_PORT:
-            raise SettingsError(f"--mcp-port: there is no port above --port {LAST_PORT}: choose one, or --no-mcp")
     chosen = {"url": McpSettings.model_fields["url"].default, "mcp_port": port}  # `SMCP_URL` is for smcp-agent
-    mcp = load_settings(McpSettings, **chosen, insecure=options.insecure, audit=_audit_default())
+    mcp = load_settings(McpSettings, **chosen, insecure=options.insecure, audit=audit)
     check_access(mcp)
     return mcp
 
