@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from operator import le
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -274,6 +274,29 @@ async def test_a_hang_is_found_within_30_seconds_by_default_and_its_server_kille
         async with within(30.5):  # with the time that the log's line takes
             await process.logged("MCP server 'box': has stopped answering; it is started again", timeout=90)
         await eventually(lambda: not server.is_running() and len(marked(mark)) == 1)
+
+
+async def test_a_computer_that_is_process_1_reaps_orphans_and_ends_as_it_is_told(tmp_path: Path) -> None:
+    privileged()  # a namespace of processes
+    program = tmp_path / "value.sh"
+    program.write_text("#!/bin/sh\nsleep 0 &\necho value\n")
+    program.chmod(0o755)
+    inputs = [{"id": "key", "type": "command", "description": "k", "command": str(program)}]
+    server = configs.hostile()
+    server["server_parameters"]["env"] = {"KEY": "${input:key}"}
+    unshare = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    async with computer(tmp_path, {"box": server}, *unshare, inputs=inputs) as process:
+        await process.logged("MCP server 'box' is ready with 1 tool", timeout=60)
+        (first,) = psutil.Process(process.pid).children()
+
+        def left() -> list[str]:
+            with suppress(psutil.NoSuchProcess):  # it is reaped just now
+                return [child.status() for child in first.children()]
+            return []
+
+        await eventually(lambda: len(left()) == 1 and psutil.STATUS_ZOMBIE not in left())
+        os.kill(first.pid, signal.SIGTERM)
+        assert await process.exit_code() == 0
 
 
 PROBE = """
