@@ -1,4 +1,4 @@
-"""Claims that are decided without a read, by a view that lags: the store refuses a wrong one."""
+"""Claims of seats, decided on what the store has."""
 
 import logging
 import math
@@ -23,7 +23,7 @@ from smcp_testing.member_process import member_process
 
 @asynccontextmanager
 async def blind_seats(url: str) -> AsyncIterator[Seats]:
-    """Their view has seen nothing yet, and takes every seat for untouched."""
+    """Their view has seen nothing yet."""
     async with open_bus(BusConfig(url=url)) as bus:
         connection = ConnectionWatch(bus)
         try:
@@ -31,7 +31,7 @@ async def blind_seats(url: str) -> AsyncIterator[Seats]:
             leases = Leases(store.leases, lease_s=10)
             owners = Owners(bus, connection, leases, patience_s=5, settle_s=0)
             audit = Audit(Trail(logging.getLogger("test")), MembersView(), leases)
-            seats = Seats(store, owners, audit, untouched=lambda _: True, move_s=30)
+            seats = Seats(store, owners, audit, move_s=30)
             yield seats
             stored = await read_member(store.members, record_key("lab", "computer", "pc"))
             assert stored.record is not None

@@ -13,8 +13,6 @@ from smcp_bus.registry_contract import LeaseRenewal
 from smcp_proto.errors import Unavailable
 from smcp_registry.leases import Leases
 from smcp_registry.store import (
-    ANSWER_S,
-    AT_A_TIME,
     HISTORY,
     NO_PEERS,
     Bucket,
@@ -159,32 +157,6 @@ async def test_a_store_that_does_not_answer_is_unavailable_within_its_bound(nats
                 assert unread.value.details == {}
         finally:
             nats_server.resume()
-
-
-async def test_waiting_requests_fail_together_when_the_store_does_not_answer(
-    nats_server: NatsServer,
-) -> None:
-    async with open_bus(BusConfig(url=nats_server.url)) as bus:
-        members = (await opened(bus)).members
-
-        async def write(number: int) -> Exception | int:
-            try:
-                return await members.write(f"o.computer.{number}", b"1", last=0)
-            except Unavailable as error:
-                return error
-
-        nats_server.pause()
-        try:
-            async with within(2 * ANSWER_S):  # in turns it would be five times as long
-                refused = await asyncio.gather(*(write(number) for number in range(5 * AT_A_TIME)))
-        finally:
-            nats_server.resume()
-        maybe = [each for each in refused if isinstance(each, Unavailable) and each.details == {"may_have_run": True}]
-        assert len(maybe) == AT_A_TIME, "the others were not sent"
-        assert all(isinstance(each, Unavailable) for each in refused)
-        await eventually(lambda: bus.connected)
-        written = await asyncio.gather(*(write(1000 + number) for number in range(5 * AT_A_TIME)))
-        assert all(isinstance(each, int) for each in written)
 
 
 async def test_a_mark_expires_after_its_own_time_and_not_after_a_lease(nats_url: str) -> None:

@@ -19,14 +19,10 @@ from pydantic_core import from_json
 from smcp_proto.errors import Malformed, TooLarge
 from smcp_proto.validation import HUGE, refused, unreadable_field
 
-SHORT: Final = 4096
-"""Up to this many bytes orjson is quicker than `read`."""
 ONE_STEP: Final = 1024 * 1024
 """Bytes that are searched, parsed or written without a pause. More is read in slices, or as `read_answer` does."""
 LARGEST_READ: Final = 8 * 1024 * 1024
 """Bytes of an answer that is read in order to be changed: parsing so many takes up to 25 ms, and so does writing."""
-MANY: Final = 128
-"""JSON nested deeper than orjson can write (254 levels) contains `[` or `{` at least this many times."""
 
 
 def read(text: bytes) -> Any:
@@ -56,16 +52,6 @@ def _not_read(body: bytes, error: ValueError) -> Malformed:
         return Malformed(f"the request {TOO_DEEP}", details={"field": "", "reason": TOO_DEEP})
     found = unreadable_field(body) if len(body) <= ONE_STEP else None
     return refused(*found) if found else Malformed("the request is not JSON", details={"field": ""})
-
-
-def has_many(text: bytes, mark: bytes) -> bool:
-    """Whether the bracket occurs at least `MANY` times, also in strings. Much cheaper than a count if it does not."""
-    at = -1
-    for _ in range(MANY):
-        at = text.find(mark, at + 1)
-        if at < 0:
-            return False
-    return True
 
 
 def written(value: Any, *, sort_keys: bool = False) -> bytes:

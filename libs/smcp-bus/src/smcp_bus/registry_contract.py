@@ -1,33 +1,8 @@
-"""The requests between processes and the registry that are no events of the protocol.
+"""The requests between processes and the registry that are no events of the protocol. The rows stand below.
 
-On `smcp.v1.<office>.server.<role>.<name>.<verb>` (the sender is the member named in the subject):
-
-| verb | body | header | reply |
-|---|---|---|---|
-| `join_office` | EnterOfficeReq | `Smcp-Claim` | `Joined`; 403 refused (the ack has its message and details); 503 |
-| `leave_office` | LeaveOfficeReq | `Smcp-Claim` | `Left`, or 4103 where it is not in that office, 503 |
-| `list_room` | ListRoomReq | `Smcp-After` | ListRoomRet |
-| `confirm` | empty | `Smcp-Claim` | `Confirmed`: read from the view, so it works without quorum |
-| `find` | `FindComputer` | | `Found`: the question after "no responder"; 4103 where the asker is no member |
-| `approval` | `Approval`, by a Computer | | empty: the registry has recorded it; 503 where it cannot |
-| `update_*`, `tool_call_cancel` | as the event | | empty; the registry publishes the notification |
-
-On `smcp.hosts.v1.<credential>.<process>.<verb>`:
-
-| verb | who asks whom | body | reply |
-|---|---|---|---|
-| `lease` | Computer → registry | `LeaseRenewal` | `LeaseState`, or 503 without quorum |
-| `gateway_lease` | gateway → registry | `LeaseRenewal` | the same |
-| `assert` | gateway → registry | `Assertion` | `AssertionResult` |
-| `alive` | registry → process | `AliveQuestion` | `AliveAnswer` |
-
-On `smcp.operators.v1.<credential>.<verb>`, `offices` and `room` answered from the view, so without quorum, too:
-
-| verb | body | reply |
-|---|---|---|
-| `offices` | `OfficesQuestion` | `Offices` |
-| `room` | `RoomQuestion` | `Room` |
-| `records` | `RecordsQuestion` | `Records`: a page of the audit trail; 404 where there is no stream, 503 |
+Those of a member are on `smcp.v1.<office>.server.<role>.<name>.<verb>` and those of a process on
+`smcp.hosts.v1.<credential>.<process>.<verb>`; joins, leaves and `confirm` carry the claim in the header `Smcp-Claim`.
+Those of an operator, on `smcp.operators.v1.<credential>.<verb>`, are answered from the view, so without quorum, too.
 """
 
 from enum import StrEnum

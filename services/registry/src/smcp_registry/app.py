@@ -91,7 +91,7 @@ async def open_registry(
     )
     callers = Callers(store.members, members)
     audit = Audit(trail or Trail(logging.getLogger(EVENTS)), members, leases)
-    seats = Seats(store, owners, audit, untouched=members.untouched, move_s=settings.move_s)
+    seats = Seats(store, owners, audit, move_s=settings.move_s)
     sweeper = Sweeper(connection, store, members, leases, owners, announcer, audit, lease_s=lease_s)
     rate = RoomRate(settings.registry_room_events_per_s, asyncio.get_running_loop().time)
     _measure(metrics, members, leases, seats, sweeper, announcer, rate)

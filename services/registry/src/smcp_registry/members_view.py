@@ -116,10 +116,6 @@ class MembersView(View):
         """The members that are marked as moving, also those whose time is over, by key."""
         return {key: entry for key, entry in self._entries.items() if entry.record.moving}
 
-    def untouched(self, key: str) -> bool:
-        """Whether, as far as the view has come, nothing stands under a key, not even a tombstone."""
-        return self.synced and key not in self._entries and key not in self._tombstones
-
     def tombstones(self) -> Mapping[str, Tombstone]:
         return self._tombstones
 

@@ -16,7 +16,6 @@ from smcp_registry.leases import Owners
 from smcp_registry.member_records import Announce, MemberRecord, held_by, moving, owned_by, record_key, tombstone
 from smcp_registry.store import ATTEMPTS, Conflict, Store, StoredMember, read_member, write_member
 
-NOTHING: Final = StoredMember(None, 0)
 GIVEN_UP: Final = "the claim was given up meanwhile"
 
 Change = Callable[[StoredMember], Awaitable[MemberRecord | None]]
@@ -31,9 +30,6 @@ class Seats:
     owners: Owners
     audit: Audit
     _: KW_ONLY
-    untouched: Callable[[str], bool]
-    """Whether nothing is known to stand under a key: most seats are claimed for the first time, and need no read then.
-    It may be wrong: what is decided on it is a write over nothing, which is refused."""
     move_s: float
     """How long a seat is kept for who moves, in seconds; 0: not at all."""
     refused: dict[str, int] = field(default_factory=lambda: {"taken": 0, "name": 0, "given_up": 0}, init=False)
@@ -78,7 +74,7 @@ class Seats:
                 return None
             return record
 
-        stored = await self._write(key, change, first=NOTHING if self.untouched(key) else None)
+        stored = await self._write(key, change)
         if removed is not None and decision.action is Action.CLAIM:
             self.audit.removed(removed, "expired")
         if decision.action is Action.REFUSE:
@@ -137,19 +133,16 @@ class Seats:
 
         await self._write(record_key(office, role, name), change)
 
-    async def _write(self, key: str, change: Change, *, first: StoredMember | None = None) -> StoredMember:
+    async def _write(self, key: str, change: Change) -> StoredMember:
         backoff = Backoff(first_s=0.02, longest_s=0.2)
-        stored = first
         for _ in range(ATTEMPTS):
-            if stored is None:
-                stored = await read_member(self.store.members, key)
+            stored = await read_member(self.store.members, key)
             record = await change(stored)
             if record is None:
                 return stored
             try:
                 return StoredMember(record, await write_member(self.store.members, key, record, last=stored.revision))
             except Conflict:
-                stored = None
                 await asyncio.sleep(backoff.next())
         raise Unavailable("this seat is being written by others; ask again")
 

@@ -51,8 +51,6 @@ LEASES: Final = "leases"
 MOVING: Final = "moving"
 ANSWER_S: Final = 2.0
 """How long the store may take for one read or write (seconds): a stream without quorum does not answer at all."""
-AT_A_TIME: Final = 64
-"""Concurrent reads and writes of a bucket; more wait, so that their time is not used up by this process's own work."""
 ATTEMPTS: Final = 8
 """How often something is decided anew, since others wrote meanwhile or this process stood still."""
 AT_ONCE: Final = 32
@@ -108,9 +106,6 @@ class Bucket:
         self._bus = bus
         self.written = 0
         """The newest revision that this process wrote."""
-        self._turns = asyncio.Semaphore(AT_A_TIME)
-        self._silent = 0.0
-        """Loop time at which the store was last found not to answer; 0 where it has answered since."""
 
     async def read(self, key: str) -> Stored:
         try:
@@ -150,27 +145,18 @@ class Bucket:
         if not self._bus.connected:
             # nats-py would keep the write and send it when the connection is back, long after our answer
             raise Unavailable("the registry is not connected to NATS")
-        asked_at = asyncio.get_running_loop().time()
-        await self._turns.acquire()
         try:
-            if self._silent > asked_at:  # as the others found out meanwhile
-                raise Unavailable("the registry's store does not answer now")
             async with asyncio.timeout(ANSWER_S):
                 yield
-            self._silent = 0.0
             raise_if_cancelled()
         except (KeyNotFoundError, KeyWrongLastSequenceError):
-            self._silent = 0.0
             raise
         except (nats.errors.Error, TimeoutError) as error:
-            self._silent = asyncio.get_running_loop().time()
             _log.warning("the bucket %s does not answer: %s", self.name, describe(error))
             # where nobody took the write, nobody can have carried it out
             written = writing and not isinstance(error, NoStreamResponseError | nats.errors.NoRespondersError)
             details = {"may_have_run": True} if written else None
             raise Unavailable("the registry's store does not answer now", details=details) from error
-        finally:
-            self._turns.release()
 
 
 @dataclass(frozen=True, slots=True)

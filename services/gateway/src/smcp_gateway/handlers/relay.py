@@ -59,8 +59,8 @@ FIND_S: Final = 0.5
 """How long the registry has to answer then (seconds)."""
 RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
-DEEPEST: Final = 254
-"""Levels of an answer, as many as orjson writes. Readers of JSON in other languages have bounds, too; Python's own
+DEEPEST: Final = 200
+"""Levels of an answer, as many as `exact_json.read` takes. Readers in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
 _FIRST_FIELD: Final = re.compile(rb'\s*\{\s*"([A-Za-z_]{1,64})"')
 NO_JSON: Final = "the Computer's answer is not JSON"
@@ -319,18 +319,12 @@ def checked(body: bytes, expected: Collection[str]) -> RawJson:
         Internal: it is no JSON, or nested too deeply.
         SmcpError: it is an error, without the header that says so (`answers.error_in`).
     """
-    may_be_deep = exact_json.has_many(body, b"[") or exact_json.has_many(body, b"{")
-    read = orjson.loads if may_be_deep or len(body) <= exact_json.SHORT else exact_json.read
     try:
-        value = read(body)
-    except ValueError:
-        body = _mended(body)
-        value = orjson.loads(body)
-    if may_be_deep:  # writing it takes eight times its memory
-        try:
-            orjson.dumps(value)
-        except TypeError:
+        value = exact_json.read(body)
+    except ValueError as unread:
+        if "recursion limit" in str(unread):
             raise Internal(TOO_DEEP) from None
+        body, value = _mended(body)
     if isinstance(value, dict) and "code" in value and (error := error_in(value, expected, len(body))) is not None:
         raise error
     return RawJson(body, tool_results.failure(value) if len(body) <= exact_json.SMALL_BYTES else "")
@@ -341,13 +335,13 @@ def _error(reply: Reply) -> SmcpError:
     return error_of_computer(int(error.code), error.message, error.details, len(reply.body))
 
 
-def _mended(body: bytes) -> bytes:
+def _mended(body: bytes) -> tuple[bytes, Any]:
     """An answer that may be JSON but for halves of surrogate pairs, which only a native Computer takes out of what MCP
-    servers send."""
+    servers send; and its value."""
     try:
         whole = mended(body).encode()
-        orjson.loads(whole)
+        value = exact_json.read(whole)
     except ValueError:
         raise Internal(NO_JSON) from None
     _log.info("halves of surrogate pairs in a Computer's answer were replaced by U+FFFD")
-    return whole
+    return whole, value
