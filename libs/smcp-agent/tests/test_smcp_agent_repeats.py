@@ -1,12 +1,11 @@
 """A call whose connection breaks, or whose answer is lost on its way, is repeated under its req_id."""
 
 import asyncio
-import math
 from typing import Any
 
 import pytest
 
-from smcp_agent import ConnectionLost, RateLimited, SmcpAgent, SmcpError, Unavailable, may_have_run, rpc
+from smcp_agent import ConnectionLost, SmcpAgent, SmcpError, Unavailable, may_have_run, rpc
 from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway
 from smcp_testing.waiting import eventually
 
@@ -65,41 +64,6 @@ async def test_an_interrupted_call_is_repeated_at_another_gateway() -> None:
             assert repeat["req_id"] == "r1"
             assert type(repeat["a2c_repeat"]) is int
             await first.start()
-
-
-def above_quota(wait: float) -> JsonObject:
-    details = {"quota": "calls_per_s", "limit": 1000.0, "retry_after_s": wait}
-    return {"code": 429, "message": "this office has reached its quota calls_per_s", "details": details}
-
-
-async def test_a_call_above_a_quota_waits_and_is_sent_as_new() -> None:
-    async with fake_gateway() as gateway, agent_at(gateway) as agent:
-        answers = [
-            above_quota(0.05),
-            above_quota(0.05),
-            {"content": [{"type": "text", "text": "done"}], "isError": False},
-        ]
-
-        async def answer(_: JsonObject) -> Any:
-            return answers.pop(0)
-
-        gateway.answers["client:tool_call"] = answer
-        assert (await agent.call_tool("red", "echo", timeout=30)).text == "done"
-        assert not any("a2c_repeat" in call for call in gateway.seen("client:tool_call"))
-
-
-@pytest.mark.parametrize("wait", [60.0, 0, -1.0, math.nan, 10**400], ids=["too long", "0", "less", "NaN", "huge"])
-async def test_a_call_above_a_quota_for_longer_than_it_has_time_is_refused_at_once(wait: float) -> None:
-    async with fake_gateway() as gateway, agent_at(gateway) as agent:
-
-        async def answer(_: JsonObject) -> Any:
-            return above_quota(wait)
-
-        gateway.answers["client:tool_call"] = answer
-        with pytest.raises(RateLimited) as refused:
-            await agent.call_tool("red", "echo", timeout=30)
-        assert not may_have_run(refused.value)
-        assert len(gateway.seen("client:tool_call")) == 1
 
 
 MAY_HAVE_RUN = {"code": 503, "message": "the connection broke", "details": {"may_have_run": True}}

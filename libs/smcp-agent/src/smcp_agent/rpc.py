@@ -27,12 +27,11 @@ from smcp_agent.errors import (
     NoAnswer,
     NotFound,
     NotInOffice,
-    RateLimited,
     SmcpError,
     Unavailable,
     flat_error,
 )
-from smcp_proto.backoff import Backoff, jittered
+from smcp_proto.backoff import Backoff
 from smcp_proto.catalog import TRACE_ID_KEY, trace_id
 from smcp_proto.errors import GONE
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
@@ -91,9 +90,8 @@ class RpcClient:
         A repeat has the same req_id, so an owner that knows the call answers it and runs nothing twice. It carries the
         age of the call (`a2c_repeat`): an owner that cannot know whether it was run refuses it for good
         (`details.unknown_repeat`). Other answers are final, and so is a 503 for a Computer that died (`details.gone`).
-        A request that was surely not run is sent as new after a 4103 (once), after a 503 of a gateway that sends
-        its clients away (`details.moving`), and after a 429 for a quota (`details.quota`), when that says
-        (`retry_after_s`). A `timeout` in `data` shrinks to the whole seconds that are left.
+        A request that was surely not run is sent as new after a 4103 (once), and after a 503 of a gateway that sends
+        its clients away (`details.moving`). A `timeout` in `data` shrinks to the whole seconds that are left.
 
         Raises:
             SmcpError: what the server answered; NoAnswer after `timeout` + 2 s; ConnectionLost; BadReply; JoinRefused
@@ -137,8 +135,6 @@ class RpcClient:
                     await _until_lost(connection, deadline, error)
                 case Unavailable():
                     await asyncio.sleep(tries.pause_after(error, loop.time()))
-                case RateLimited(details={"quota": str()}):
-                    await asyncio.sleep(tries.pause_for(error, loop.time()))
                 case _:  # for a repeat NotFound says that the Computer left the office, and its call with it
                     raise tries.lost if isinstance(error, NotFound) and tries.lost is not None else error
 
@@ -273,15 +269,6 @@ class _Tries:
         if broken.sent and self.sent_at is None:
             self.sent_at, self._first_failure = self._stamped_at, broken
         self.rejoined = False
-
-    def pause_for(self, error: RateLimited, now: float) -> float:
-        """Seconds to wait until the quota lets it through. Raises the error where there is to be no repeat."""
-        wait = error.details.get("retry_after_s")
-        # from another gateway it may be any number: without a pause the call would be sent hundreds of times a second
-        if not isinstance(wait, int | float) or not 0 < wait <= (self.ends_at - now) / 1.25:
-            raise error
-        self.rejoined = False
-        return jittered(1.25 * wait)  # not less than `wait`, and not together with others
 
     def pause_after(self, error: Unavailable, now: float) -> float:
         """Seconds to wait before the repeat. Raises the error where there is to be none."""
