@@ -13,7 +13,6 @@ from typing import Any, Final
 import mcp_types as types
 import orjson
 from pydantic import ValidationError
-from pydantic.alias_generators import to_snake
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, Handler, RawJson
@@ -267,9 +266,11 @@ async def _first(
     return last, await ask(last)
 
 
-KEYS: Final = ("uri", "name", "description", "mimeType", "size", "_meta")
-"""What the published package knows of a resource, as MCP writes it."""
-ANNOTATION_KEYS: Final = ("audience", "priority", "lastModified")
+SHOWN: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("uri", "name", "description", "mime_type", "size", "meta"), True),
+    "annotations": {"audience", "priority", "last_modified"},
+}
+"""What the published package knows of a resource."""
 
 
 class _GetResourcesReq(AgentCallData):
@@ -321,26 +322,22 @@ class GetResources:
             raise bad_field("cursor", error) from None
         except ServerError as error:
             raise flat(error) from None
-        reply = {"resources": [_published(item) for item in page if _is_published(item)], "req_id": asked.req_id}
+        reply = {"resources": list(filter(None, map(_published, page))), "req_id": asked.req_id}
         if following is not None:
             reply["next_cursor"] = following
         return RawJson(exact_json.written(reply))
 
 
-def _is_published(item: object) -> bool:
-    return isinstance(item, Mapping) and isinstance(item.get("uri"), str) and isinstance(item.get("name"), str)
-
-
-def _published(item: Json) -> dict[str, Any]:
-    resource = _snake_case(item, KEYS)
-    annotations = item.get("annotations")
-    if isinstance(annotations, Mapping) and (known := _snake_case(annotations, ANNOTATION_KEYS)):
-        resource["annotations"] = known
-    return resource
-
-
-def _snake_case(item: Json, keys: Sequence[str]) -> dict[str, Any]:
-    return {to_snake(key): item[key] for key in keys if item.get(key) is not None}
+def _published(item: object) -> dict[str, Any] | None:
+    """None: it is no valid resource."""
+    try:
+        resource = types.Resource.model_validate(item)
+    except ValidationError:
+        return None
+    shown = resource.model_dump(mode="json", exclude_none=True, include=SHOWN)
+    if "meta" in shown:
+        shown["_meta"] = shown.pop("meta")
+    return shown
 
 
 def resource_handlers(
