@@ -80,7 +80,7 @@ def _made_from(config: ComputerConfig, name: str) -> object:
     server = config.servers[name]
     placeholders = (each for _, each in placed(server.server_parameters.model_dump(), PARAMETERS))
     inputs = {each.name: config.inputs.get(each.name) for each in placeholders if each.kind == "input"}
-    host = _host(config, name).model_dump(exclude=set(HostSettings.LIVE))
+    host = _host(config, name).model_dump(exclude=set(HostSettings.LIVE)) if server.type == "stdio" else None
     return server.type, server.server_parameters, host, inputs
 
 
