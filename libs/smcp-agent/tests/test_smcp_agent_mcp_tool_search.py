@@ -323,10 +323,9 @@ async def test_a_client_gets_a_search_by_the_number_of_tools_that_it_may_use() -
 @ERAS
 async def test_tools_that_are_always_listed_stand_beside_the_search(era: str) -> None:
     async with fake_gateway() as gateway:
-        frequent = {**tool("open"), "meta": {"anthropic/alwaysLoad": True}}
-        gateway.computers["red"] = [tool("git_log"), tool("git_diff"), tool("sing"), frequent]
+        gateway.computers["red"] = [tool("git_log"), tool("git_diff"), tool("sing"), tool("open")]
         async with bridged(gateway, era, listing=ToolListOptions(max_tools=3, always=("git_*",))) as bridge:
-            assert await bridge.names() == [*SEARCH, "git_diff", "git_log", "open"]
+            assert await bridge.names() == [*SEARCH, "git_diff", "git_log"]
         async with bridged(gateway, era, listing=ToolListOptions(max_tools=1, always=("git_d*",))) as bridge:
             assert await bridge.names() == [*SEARCH, "git_diff"]
 

@@ -30,8 +30,6 @@ from smcp_service.logging import get_logger
 
 LAST_CALLS_S: Final = 5.0
 """How long running calls may take when the office is being left: other replicas wait for its seat meanwhile."""
-REFUSED_S: Final = 2.0
-"""How long the refusal of a seat is remembered: a client that repeats its request does not load the registries."""
 MAX_SESSIONS: Final = 1000
 """Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
 
@@ -131,8 +129,6 @@ class Offices:
         self._tasks = tasks
         self._held: dict[str, HeldOffice] = {}
         self._joining: dict[str, asyncio.Future[HeldOffice]] = {}
-        self._refused: dict[str, tuple[float, SeatTaken]] = {}
-        """By office, with the loop time at which it is forgotten."""
         self._holding: dict[asyncio.Task[None], asyncio.Future[HeldOffice]] = {}
         self._stopping = False
         self._previews = Previews()
@@ -156,10 +152,6 @@ class Offices:
             RateLimited: the subject has reached its quota `sockets`.
             SmcpError: the gateway cannot be reached, or refuses the name of the office or this service's token.
         """
-        now = asyncio.get_running_loop().time()
-        self._refused = {name: refused for name, refused in self._refused.items() if refused[0] > now}
-        if office in self._refused:
-            raise self._refused[office][1]
         if self._stopping:
             raise SeatTaken("this replica is stopping", by_replica=True)
         if office not in self._joining:
@@ -174,10 +166,7 @@ class Offices:
         except JoinRefused as error:
             if (name := error.details.get("holder")) is None:
                 raise
-            taken = SeatTaken(error.details["why"], by_replica=name == self._settings.mcp_name)
-            if not taken.by_replica:
-                self._refused[office] = (now + REFUSED_S, taken)
-            raise taken from None
+            raise SeatTaken(error.details["why"], by_replica=name == self._settings.mcp_name) from None
         if held.ended.is_set():
             raise SeatTaken("this replica has left the office again", by_replica=True)
         return held

@@ -6,7 +6,6 @@ asks nobody (docs/adr/0050).
 
 import asyncio
 import json
-import logging
 import math
 import re
 import time
@@ -48,7 +47,7 @@ RESERVED: Final = {("", name): name for name in (SEARCH, DESCRIBE, CALL)}
 """In the form of `name_tools`: no tool of a Computer gets these names."""
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
-"""In a tool's `_meta`, true: it is listed where others have to be searched. A key of Claude Code's."""
+"""In a tool's `_meta`, true: clients with a search of their own list it. A key of Claude Code's."""
 _K1, _B = 1.2, 0.75
 """The usual parameters of BM25."""
 _NAME_WEIGHT: Final = 3
@@ -56,8 +55,6 @@ _NAME_WEIGHT: Final = 3
 _CAMEL: Final = re.compile("([a-z0-9])([A-Z])")
 _WORD: Final = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_぀-ヿ㐀-鿿]+")
 """Chinese and Japanese have no spaces: each character is a word."""
-
-logger = logging.getLogger(__name__)
 
 _Arguments = TypeVar("_Arguments", bound=BaseModel)
 _Item = TypeVar("_Item")
@@ -76,7 +73,7 @@ class ToolListOptions:
     """How tools are listed.
 
     `mode`: of all clients, or of the one that asks. `always`: patterns (`*`, `?`, `[abc]`) of names that are listed in
-    a search, too, before those with `ALWAYS_LOAD`; of both together at most `max_tools`.
+    a search, too, at most `max_tools`.
     """
 
     mode: "ToolMode | Callable[[Context], ToolMode]" = ToolMode.AUTO
@@ -116,7 +113,6 @@ class OfficeTools:
         self._listing = listing
         self._named: dict[str, NamedTool] = {}
         self._indexed: dict[str, _Indexed] = {}
-        self._warned: set[str] = set()
 
     def put(self, tools: Iterable[NamedTool]) -> None:
         """These are the tools from now on. New ones are indexed when somebody searches."""
@@ -133,12 +129,6 @@ class OfficeTools:
         if mode is ToolMode.ALL or (mode is ToolMode.AUTO and len(tools) <= self._listing.max_tools):
             return [mcp_tool(each) for each in tools]
         chosen = [each for each in tools if self._matched(each)]
-        chosen += [each for each in tools if not self._matched(each) and _always_loaded(each)]
-        for pattern in self._listing.always:
-            if not any(fnmatchcase(name, pattern) for name in self._named):
-                self._warn_once(f"no tool is named {pattern!r}, which is always to be listed")
-        if (surplus := len(chosen) - self._listing.max_tools) > 0:
-            self._warn_once("too many tools are always to be listed", f": {surplus} are left out, as above the maximum")
         return [*_search_tools(tools), *map(mcp_tool, chosen[: self._listing.max_tools])]
 
     def find(
@@ -198,11 +188,6 @@ class OfficeTools:
 
     def _matched(self, named: NamedTool) -> bool:
         return any(fnmatchcase(named.name, pattern) for pattern in self._listing.always)
-
-    def _warn_once(self, what: str, more: str = "") -> None:
-        if what not in self._warned:
-            self._warned.add(what)
-            logger.warning("%s%s", what, more)
 
     def _index(self, named: NamedTool) -> "_Indexed":
         found = self._indexed.get(named.name)
@@ -315,10 +300,6 @@ def _search_tools(tools: Iterable[NamedTool]) -> list[dict[str, Any]]:
 @cache  # pydantic makes it anew each time
 def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
     return {key: value for key, value in arguments.model_json_schema().items() if key != "title"}
-
-
-def _always_loaded(named: NamedTool) -> bool:
-    return (named.tool.meta or {}).get(ALWAYS_LOAD) is True
 
 
 def _checked(kind: type[_Arguments], arguments: Mapping[str, Any] | None) -> _Arguments:
