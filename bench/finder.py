@@ -32,6 +32,7 @@ from smcp_bus.dispatch import Dispatcher
 from smcp_computer.access import Access
 from smcp_computer.finder import AS_LISTED, Finder, MetadataCache
 from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.resources.index import Listing
 from smcp_computer.tools import Catalogue, History
 from smcp_proto import catalog
 from smcp_service.lifecycle import background
@@ -50,17 +51,19 @@ COMPUTER: Final = "library"
 Round = tuple[float, float]
 Found = dict[str, list[Round]]
 """By question."""
-Listing = Mapping[str, Mapping[str, Any]]
 
 
 def lists() -> dict[str, Listing]:
-    """What the servers list."""
+    """What `resources/list` of each server says."""
     return {
-        f"server-{server}": {
-            uri: {"uri": uri, "name": uri, "mimeType": "application/json"}
-            for number in range(DOCUMENTS // SERVERS)
-            for uri in [f"dpe://com.example.server-{server}/doc-{number}"]
-        }
+        f"server-{server}": Listing(
+            f"server-{server}",
+            (
+                {"uri": uri, "name": uri, "mimeType": "application/json"}
+                for number in range(DOCUMENTS // SERVERS)
+                for uri in [f"dpe://com.example.server-{server}/doc-{number}"]
+            ),
+        )
         for server in range(SERVERS)
     }
 
