@@ -58,6 +58,8 @@ class AnswerCache:
         self._spawn = spawn
         self._kept: dict[Query, _Kept] = {}
         self._changes = 0
+        self.used = False
+        """Whether anything was asked for. Read-only for other classes."""
 
     async def get(
         self,
@@ -76,6 +78,7 @@ class AnswerCache:
 
         Raises SmcpError: `ask` raised it.
         """
+        self.used = True
         kept = self._kept.get(query)
         if kept is not None and (max_age is None or asyncio.get_running_loop().time() - kept.asked_at <= max_age):
             kept.read = True

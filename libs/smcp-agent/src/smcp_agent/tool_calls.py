@@ -222,11 +222,12 @@ class ToolCallMethods:
                     if not self._on_progress[request.req_id]:
                         del self._on_progress[request.req_id]
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
-                self._answers.outdate(
-                    lambda query, _: (
-                        isinstance(query, DesktopQuery | FinderQuery) and query.computer == request.computer
+                if self._answers.used:
+                    self._answers.outdate(
+                        lambda query, _: (
+                            isinstance(query, DesktopQuery | FinderQuery) and query.computer == request.computer
+                        )
                     )
-                )
             result = call_result(
                 reply,
                 req_id=request.req_id,
