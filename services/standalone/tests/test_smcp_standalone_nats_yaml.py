@@ -179,7 +179,7 @@ def contents(directory: Path) -> dict[Path, bytes]:
 def test_a_damaged_credential_is_refused_and_not_replaced(tmp_path: Path) -> None:
     written = nats_server_conf.write(parse_model(SMALL), tmp_path)
     written.credentials["ga"].write_text("{")
-    with pytest.raises(NatsConfigError, match=r"ga\.json: not a credential file"):
+    with pytest.raises(NatsConfigError, match=r"ga\.json: is not a JSON object; remove it"):
         nats_server_conf.write(parse_model(SMALL), tmp_path)
     written.credentials["ga"].write_text(written.credentials["gb"].read_text())
     with pytest.raises(NatsConfigError, match=r"ga\.json: not the credential of 'ga'"):

@@ -3,7 +3,6 @@
 Only this user can open the socket. `control_commands` is the other end. Agents never come here: what they may know is
 in the handlers.
 
-    GET  /                        who this is
     GET  /status                  the Computer and its MCP servers
     GET  /tools                   the tools as Agents see them
     POST /call                    call one, as an Agent does: {tool, params, timeout}
@@ -95,7 +94,6 @@ class Control:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.get("/", self._who),
             web.get("/status", self._status),
             web.get("/tools", self._tools),
             web.post("/call", self._call),
@@ -105,9 +103,6 @@ class Control:
             web.post("/servers/{name}/reload", self._reload),
             web.post("/servers/{name}/restart", self._restart),
         ]
-
-    async def _who(self, request: web.Request) -> web.Response:
-        return _json({"office": self._settings.office, "name": self._settings.name})
 
     async def _status(self, request: web.Request) -> web.Response:
         return _json(self.status())

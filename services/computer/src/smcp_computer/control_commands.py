@@ -90,7 +90,7 @@ def running() -> list[RunningComputer]:
     found = []
     for each in sockets:
         try:
-            said = _ask(each, "GET", (), None, GREETING_S)
+            said = _ask(each, "GET", ("status",), None, GREETING_S)
         except Failure:
             continue  # nobody listens there any more
         found.append(RunningComputer(each.parent, said["office"], said["name"]))

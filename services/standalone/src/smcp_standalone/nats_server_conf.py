@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import bcrypt
 
+from smcp_bus.nats.config import BadCredentials, load_credentials
 from smcp_bus.subjects import (
     AUDIT_ALL,
     HOSTS,
@@ -290,32 +291,25 @@ def write(model: NatsModel, out: Path) -> Written:
 
 
 def _kept_secret(name: str, path: Path) -> str | None:
+    if not path.exists():
+        return None
     try:
-        text = _kept(path)
-        if text is None:
-            return None
-        content = json.loads(text)
-    except ValueError as error:
-        raise NatsConfigError(f"{path}: not a credential file ({error}); remove it for a new secret") from error
-    secret = content.get("secret") if isinstance(content, dict) and content.get("name") == name else None
-    if not isinstance(secret, str) or not secret:
+        kept = load_credentials(path)
+    except BadCredentials as error:
+        raise NatsConfigError(f"{error}; remove it for a new secret") from error
+    if kept.name != name:
         raise NatsConfigError(f"{path}: not the credential of {name!r}; remove it for a new secret")
-    return secret
+    return kept.secret
 
 
 def _kept_cluster_secret(out: Path) -> str | None:
     path = out / "cluster-secret"
-    secret = _kept(path, errors="replace")
-    if secret is not None and not re.fullmatch(r"[A-Za-z0-9_-]+\s*", secret):
-        raise NatsConfigError(f"{path}: not the secret of a cluster; remove it for a new one")
-    return None if secret is None else secret.strip()
-
-
-def _kept(path: Path, errors: str = "strict") -> str | None:
-    """The text of an existing file; None where there is none."""
     try:
-        return path.read_text(encoding="utf-8", errors=errors)
+        secret = path.read_text(encoding="utf-8", errors="replace").strip()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", secret):
+        raise NatsConfigError(f"{path}: not the secret of a cluster; remove it for a new one")
+    return secret

@@ -199,9 +199,6 @@ def watch(
         unwatch = bus.watch(changed)
         subscription = await bus.listen(audit(office, "*"), hear)
         typer.echo(f"Watching the office {office!r}; ctrl-C ends it.", err=True)
-        with suppress(Failure):  # no registry runs: what is recorded is shown all the same
-            if not (await ask(bus, "room", RoomQuestion(office=office), Room)).members:
-                typer.echo("The office has no members now.", err=True)
         await stop.wait()
         unwatch()
         await subscription.drain()
@@ -227,14 +224,11 @@ def log_level(
         all_found = [LevelAnswer.model_validate_json(answer) for answer in answers]
         all_found.sort(key=lambda each: (each.service, each.credential))
         found = [each for each in all_found if credential in (None, each.credential)]
-        if all_found and not found:
-            there = ", ".join(sorted({each.credential for each in all_found}))
-            raise Failure(f"--credential: no process has the credential {credential!r}; there are: {there}")
         if as_json:
             typer.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
             return
         if not found:
-            raise Failure("no process answers (or this credential may not ask)")
+            raise Failure("no such process answers (or this credential may not ask)")
         for each in found:
             typer.echo(f"{each.level:<8}  {each.service}  {each.credential}  {each.process}")
 

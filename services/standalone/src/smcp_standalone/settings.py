@@ -56,24 +56,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """The options of `smcp up`."""
+    """The options of `smcp up`. None: as the environment says, or as the help describes."""
 
     office: str
     name: str
     port: int | None = None
-    """The gateway's; 0 any free one, None as `SMCP_GATEWAY_PORT` says."""
     config: Path | None = None
-    """The Computer's; None runs the sample."""
     data: Path | None = None
-    """The directory of rooms and credentials; None: they are deleted at the end."""
     hosts: Path | None = None
-    """The file of hosts that may connect, as for `smcp nats-config`."""
     insecure: bool | None = None
-    """Whether anybody may connect from elsewhere; None as `SMCP_INSECURE` says."""
     mcp: bool = True
-    """Whether MCP clients can connect."""
     mcp_port: int | None = None
-    """Where; None as `SMCP_MCP_PORT` says, or one above the gateway's (0 if that is 0)."""
 
 
 @dataclass(frozen=True, slots=True)
