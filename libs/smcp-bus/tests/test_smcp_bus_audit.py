@@ -263,22 +263,6 @@ async def test_without_answers_all_records_are_refused_and_the_oldest_is_sent_ag
     assert sink.sent[8][0] == 1
 
 
-async def test_after_an_outage_each_portion_that_is_taken_brings_the_next() -> None:
-    written, sink = trail()
-    for number in range(1, 451):
-        written.write(Event("call", "ok"))
-        written.refused(number, "no connection")
-    sink.sent.clear()
-    written.send_again()
-    for portion in (range(1, 201), range(201, 401), range(401, 451)):
-        assert [number for number, _, _ in sink.sent] == list(portion)
-        sink.sent.clear()
-        for number in portion:
-            written.taken(number)
-        await asyncio.sleep(0)
-    assert (written.waiting, written.problem) == (0, None)
-
-
 async def test_what_has_failed_is_sent_once_more_at_the_end_and_waited_for() -> None:
     written, sink = trail()
     written.write(Event("call", "ok"))

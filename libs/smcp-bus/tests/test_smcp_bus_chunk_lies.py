@@ -105,12 +105,6 @@ async def test_a_chunk_of_a_wrong_index_or_size_fails_the_transfer(nats_url: str
         assert asker.stats().pending == asker.stats().budget_used == 0
 
 
-async def test_a_pull_of_an_unknown_body_is_answered_gone(nats_url: str) -> None:
-    async with two(nats_url) as (asker, _), liar(nats_url) as client:
-        reply = await client.request(f"{asker.inbox_prefix}.{asker.process}.999", b"", headers={CHUNK: "1"}, timeout=30)
-        assert reply.headers == {CHUNK: "gone"}
-
-
 async def test_malformed_chunk_indices_are_not_answered(nats_url: str) -> None:
     async with two(nats_url) as (asker, _), liar(nats_url) as client:
         address: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -19,7 +19,7 @@ from smcp_bus.headers import ERROR
 from smcp_bus.limits import ByteBudget
 from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.chunks import GONE, Pulling, chunk_head, chunk_index, plan_for
+from smcp_bus.nats.chunks import Pulling, chunk_head, chunk_index, plan_for
 from smcp_bus.nats.client import NatsClient
 from smcp_bus.nats.receiving import Inbox
 from smcp_bus.nats.transfers import office_of
@@ -147,10 +147,9 @@ def test_the_budgets_tell_offices_apart_by_their_token_in_every_subject() -> Non
 UNWELCOME = {
     "again": (chunk_head(b"0"), bytes(10)),
     "wrong": (chunk_head(b"5"), bytes(11)),
-    "gone": (chunk_head(GONE), b""),
     "nobody": (b"NATS/1.0 503\r\n\r\n", b""),
 }
-ENDINGS = st.sampled_from(["chunk", "chunk", "chunk", "again", "wrong", "gone", "nobody", "late", "lost", "cancelled"])
+ENDINGS = st.sampled_from(["chunk", "chunk", "chunk", "again", "wrong", "nobody", "late", "lost", "cancelled"])
 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 2), ENDINGS), max_size=40))
@@ -162,7 +161,7 @@ async def test_a_body_gives_its_shares_back_however_it_ends(steps: list[tuple[in
             asked[subject].append(head)
 
     with mock.patch.object(transfers, "_FLIGHT", 25):
-        inbox = Inbox("_INBOX", "one", lambda reply, head: None)
+        inbox = Inbox("_INBOX", "one")
         client = cast("NatsClient", SimpleNamespace(send=send))
         ours = transfers.Transfers(client, inbox, max_body=1000, budget=100, kept=100)
     deadline, headers = asyncio.get_running_loop().time() + HOUR, {SIZE: "60", CHUNKS: "6"}
@@ -179,7 +178,7 @@ async def test_a_body_gives_its_shares_back_however_it_ends(steps: list[tuple[in
         match what:
             case "chunk" if heads:
                 pulling.receive("", heads.pop(0), bytes(10))
-            case "again" | "wrong" | "gone" | "nobody":
+            case "again" | "wrong" | "nobody":
                 pulling.receive("", *UNWELCOME[what])
             case "late":
                 pulling.expire()

@@ -8,13 +8,12 @@ import nats
 import orjson
 import pytest
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from smcp_bus.bus import Incoming, NoResponder, Reply, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_bus.nats.wire import CHUNK, CHUNKS, SIZE
+from smcp_bus.nats.wire import CHUNK, SIZE
 from smcp_testing.bad_bus import BadBus, Rates
 from smcp_testing.waiting import eventually, within
 
@@ -170,25 +169,3 @@ async def test_a_single_answer_above_the_budget_is_sent(nats_url: str) -> None:
     async with keeper(nats_url, 3 * MIB, budget=MIB) as (_, large), open_bus(BusConfig(url=nats_url)) as asker:
         large.may.set()
         assert len((await asker.request("large", b"", timeout=30)).body) == 3 * MIB
-
-
-async def test_a_message_for_an_ended_request_is_answered_only_to_an_inbox(nats_url: str) -> None:
-    async with open_bus(BusConfig(url=nats_url)) as bus, taker(nats_url) as client:
-        heard: asyncio.Queue[Msg] = asyncio.Queue()
-
-        async def hear(message: Msg) -> None:
-            heard.put_nowait(message)
-
-        await client.subscribe("elsewhere", cb=hear)
-        await client.subscribe("_INBOX.rest", cb=hear)
-        await client.flush()
-        await client.flush()
-        nowhere = f"{bus.inbox_prefix}.{bus.process}.1-abc"
-        announced = {SIZE: "200", CHUNKS: "2"}
-        await client.publish(nowhere, bytes(100), reply="elsewhere", headers=announced)
-        await client.publish(nowhere, bytes(100), reply="_INBOX.rest", headers={"Other": "1"})
-        await client.publish(nowhere, bytes(100), reply="_INBOX.rest", headers=announced)
-        async with asyncio.timeout(30):
-            message = await heard.get()
-        assert (message.subject, message.headers, message.reply) == ("_INBOX.rest", {CHUNK: "done"}, "")
-        assert heard.empty()

@@ -79,7 +79,7 @@ class Nowhere:
 
 
 def test_a_token_cannot_be_guessed_from_another() -> None:
-    inbox = Inbox("_INBOX", "p", lambda *_: None)
+    inbox = Inbox("_INBOX", "p")
     secrets = {inbox.enter(Nowhere())[0].partition(b"-")[2] for _ in range(1024)}
     assert len(secrets) == 1024
     assert {len(secret) for secret in secrets} == {16}

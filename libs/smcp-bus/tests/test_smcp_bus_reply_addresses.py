@@ -55,7 +55,7 @@ async def test_the_next_reply_address_cannot_be_guessed() -> None:
 
         def lost(self) -> None: ...
 
-    inbox = Inbox("_INBOX.gateway", "ab12", lambda reply, head: None)
+    inbox = Inbox("_INBOX.gateway", "ab12")
     tokens = [inbox.enter(Place())[0].partition(b"-") for _ in range(100)]
     secrets = {secret for _, _, secret in tokens}
     assert len(secrets) == 100

@@ -32,7 +32,8 @@ async def test_an_agent_is_told_to_subscribe_again_after_too_many_updates_withou
 
     monkeypatch.setattr(RegistryClient, "tell", tell)
     async with scene(nats_url, lease_s=60.0) as (_, anna, box):
-        await ask(anna, uri="file:///whole")
+        for number in range(30):
+            await ask(anna, uri=f"file:///whole/{number}")
         failing = True
         for number in range(30):
             assert await box.client.call(UPDATED, updated(f"file:///whole/{number}", "t" * KIB)) is None

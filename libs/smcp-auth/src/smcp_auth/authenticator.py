@@ -177,5 +177,4 @@ def quoted(text: str) -> str:
 
 
 def _key_id(token: str) -> str:
-    """What an API key says; empty for any other token."""
     return token.removeprefix(PREFIX).partition("_")[0][:_KEY_ID] if token.startswith(PREFIX) else ""

@@ -271,7 +271,6 @@ class JwtVerifier:
         return self._principal(self._claims(token, key, algorithm, audience))
 
     async def _key(self, header: Mapping[str, Any]) -> tuple[str, Any]:
-        """The algorithm and the key to check it with."""
         algorithm, kid = header.get("alg"), header.get("kid")
         if "crit" in header:
             raise NotAccepted("its header 'crit' asks for what is not understood here")

@@ -276,7 +276,6 @@ class Turns:
         return turn
 
     def _begins(self, office: str, subject: str) -> bool:
-        """Whether one more may begin in this round; then it is counted."""
         of_office, of_subject = self._offices.get(office, 0), self._subjects.get(subject, 0)
         if of_office == ROUND or (subject and of_subject == SUBJECT_ROUND):
             return False

@@ -42,7 +42,7 @@ MOST_WAITING: Final = 10_000
 """Records that wait for the sink; while there are so many, new ones are lost, which the next record says."""
 MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
 """The same in bytes: with arguments and results a record has up to some 128 KiB."""
-SENT_AGAIN: Final = 200
+SENT_AGAIN: Final = 1000
 """How many waiting records are sent again at a time: a full stream refuses each of them."""
 LONGEST_NAME: Final = 512
 """Bytes of a name that may be legal: 128 characters (`member_names`)."""
@@ -132,8 +132,6 @@ class Trail:
         self._prev = ""
         self._waiting: dict[int, _Waiting] = {}
         self._waiting_bytes = 0
-        self._last_again = 0
-        """The last record of the portion that was sent again."""
         self._failing = 0
         self._why = ""
         self._second = (0, "")
@@ -205,7 +203,6 @@ class Trail:
         self.write(event)
 
     def _compact(self, event: Event) -> None:
-        """Reduce the event to what its record shows."""
         _clean(event)
         if event.arguments is None or event.args_sha256 is not None:
             return
@@ -226,8 +223,6 @@ class Trail:
             self._failing -= 1
             if not self._failing:
                 self.log.warning("the audit trail is written again")
-            elif number == self._last_again:
-                self._loop.call_soon(self.send_again)  # the sink takes records: the next portion
         elif waiting.written is not None and not waiting.written.done():
             waiting.written.set_result(True)
 
@@ -261,7 +256,6 @@ class Trail:
         self._send_again(list(islice(self._waiting, SENT_AGAIN)))
 
     def _send_again(self, numbers: list[int]) -> None:
-        self._last_again = numbers[-1] if numbers else 0
         for number in numbers:
             if self.sink is not None and (waiting := self._waiting.get(number)) is not None:
                 waiting.sent_at = self._loop.time()
@@ -275,7 +269,7 @@ class Trail:
             return
         ends = self._loop.time() + within
         if self._failing:
-            self.send_again()
+            self._send_again(list(self._waiting))
         while self._waiting and self._loop.time() < ends:  # noqa: ASYNC110 -- once, at the end
             await asyncio.sleep(0.02)
         if self._waiting:

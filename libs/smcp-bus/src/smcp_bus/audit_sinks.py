@@ -126,7 +126,6 @@ class FileSink:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """The file that records go to now, locked."""
         while True:
             if self._file is None:
                 self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -193,7 +193,6 @@ def _from_json(value: object) -> Rights:
 
 @lru_cache(maxsize=4096)
 def _written(rights: Rights) -> str:
-    """As text in ASCII."""
     return json.dumps(_as_json(rights), separators=(",", ":"))
 
 

@@ -143,7 +143,6 @@ _COMPUTER: Final = "a Computer speaks for itself only"
 
 @cache
 def _compared_fields(request: type[BaseModel], role: Role | None) -> tuple[str, ...]:
-    """The fields of a request that `_own` compares with a caller of that role."""
     own = _IDENTITY if role == "computer" else _OF_OFFICE
     return tuple(field for field in own if field in request.model_fields)
 

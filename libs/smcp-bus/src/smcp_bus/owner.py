@@ -383,7 +383,6 @@ class Owner:
 
 
 def _forgotten(table: OrderedDict[Key, Any]) -> list[Key]:
-    """The keys that it removed from a table with too many."""
     keys = surplus([(key, 1) for key in table], MAX_KEYS - MAX_KEYS // FREED) if len(table) > MAX_KEYS else []
     for key in keys:
         del table[key]

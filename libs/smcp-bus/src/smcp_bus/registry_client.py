@@ -255,8 +255,7 @@ class LeaseKeeper:
     registry: RegistryClient
     _: KW_ONLY
     lease_s: float
-    """How long the registries let a lease live, in seconds. Where they say another time, the shorter counts, and a
-    warning says so."""
+    """How long the registries let a lease live, in seconds. Where they say another time, the shorter counts."""
     describe: Callable[[], LeaseRenewal]
     """What goes with each renewal."""
     on_lapsed: Callable[[], None]
@@ -321,12 +320,6 @@ class LeaseKeeper:
         self.held = self.acquired = True
         self.renewals += 1
         self._renewed_at = time.monotonic()
-        if state.lease_s not in (self._registry_s, self.lease_s):  # once for each difference
-            _log.warning(
-                "SMCP_LEASE_S is %g here and %g at the registries: the shorter one counts; set it alike everywhere",
-                self.lease_s,
-                state.lease_s,
-            )
         self._registry_s = state.lease_s
         if self.on_renewed is not None:
             self.on_renewed(state)

@@ -152,7 +152,6 @@ class RequestSpan(Span):
         return RequestSpan(self._request, name, kind, attributes, self)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """End the span, with the error that leaves the block."""
         match error:
             case None:
                 pass

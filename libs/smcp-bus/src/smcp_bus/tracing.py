@@ -215,7 +215,6 @@ class _Current(AbstractContextManager[Given]):
 
 
 def _answered(span: RequestSpan, call: Call, answer: Answer) -> str:
-    """End the span of a request; one that was refused or failed is marked, and that of a call whose tool failed."""
     if answer.error is not None:
         span.fail(str(answer.error))
     elif call.row.event == "client:tool_call" and (why := tool_failure(answer)):

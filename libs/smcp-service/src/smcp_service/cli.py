@@ -210,7 +210,6 @@ def use_huge_pages() -> None:
 
 
 def _filled_areas(maps: str) -> Iterator[tuple[int, int]]:
-    """Those of no file that are in memory for at least a half, of the text of `/proc/self/smaps`."""
     for area in _AREA.finditer(maps):
         begin, end = int(area["begin"], 16), int(area["end"], 16)
         if int(area["rss"]) * 1024 >= (end - begin) / 2:

@@ -88,7 +88,6 @@ def warn_of(variable: str, value: str, instead: str) -> None:
 
 
 def _is_exported(environ: Mapping[str, str]) -> bool:
-    """Whether spans go to a collector: an endpoint is set, or `OTEL_TRACES_EXPORTER` is `otlp`."""
     if value_of(environ, "OTEL_SDK_DISABLED") == "true":
         return False
     is_placed = any(value_of(environ, each) for each in _ENDPOINTS)

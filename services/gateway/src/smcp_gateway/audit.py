@@ -70,7 +70,6 @@ class Audit:
         return None if written is None or answer is None else when_written(written, answer)
 
     def _takes_calls(self) -> bool:
-        """Whether calls are recorded or logged at all."""
         return self.trail.sink is not None or self.trail.log.isEnabledFor(logging.DEBUG)
 
     def refused(self, session: Session, event: ClientEvent, answer: Answer) -> None:
@@ -139,7 +138,6 @@ def _event(
 
 
 def _subject(caller: Caller) -> str | None:
-    """The subject of the key or token; if an Agent calls for a user, the subject of that user."""
     return (caller.subject or None) if caller.rights is None else caller.rights.holder
 
 
@@ -148,7 +146,6 @@ def _message(answer: Answer) -> str | None:
 
 
 def _request_fields(body: bytes | None) -> dict[str, Any]:
-    """The fields of a refused request; none if it is large or invalid."""
     if body is None or len(body) > exact_json.SMALL_BYTES:
         return {}
     try:

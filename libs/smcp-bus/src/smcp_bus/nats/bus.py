@@ -80,7 +80,7 @@ class NatsBus:
         self.credential = config.credentials.name if config.credentials else OPEN_CREDENTIAL
         self.inbox_prefix = config.credentials.inbox_prefix if config.credentials else ROOT
         self.max_body = config.max_payload
-        self._inbox = Inbox(self.inbox_prefix, self.process, self._stray)
+        self._inbox = Inbox(self.inbox_prefix, self.process)
         self.client = NatsClient(config, lost=self._inbox.lose_all, denied=self._denied)
         self.transfers = Transfers(
             self.client,
@@ -235,9 +235,6 @@ class NatsBus:
             self._forget(sid)
 
     # -- its life
-
-    def _stray(self, reply: str, head: bytes) -> None:
-        self.transfers.stray(reply, head)
 
     def _denied(self, text: str) -> None:
         _log.warning("nats-server refused: %s", text)

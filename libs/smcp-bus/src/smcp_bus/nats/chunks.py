@@ -31,7 +31,6 @@ MAX_CHUNKS: Final = 8192
 DONE: Final = b"done"
 PROBE: Final = b"here"
 """A pull that is not answered: only to hear from nats-server whether anybody is there."""
-GONE: Final = b"gone"
 
 _CHUNK_HEAD: Final = b"NATS/1.0\r\nSmcp-Chunk: "
 _NUMBER: Final = re.compile(r"[0-9]{1,12}")
@@ -197,11 +196,7 @@ class Pulling(Awaited[bytes]):
         if is_no_responders(head, body):
             self.fail(TransferFailed("the peer that has the rest of the body has gone"))
         elif is_chunk(head):
-            text = chunk_index(head)
-            if text == GONE:
-                self.fail(TransferFailed("the peer does not have the rest of the body any more"))
-            else:
-                self._receive_chunk(index_of(text), body)
+            self._receive_chunk(index_of(chunk_index(head)), body)
 
     def _receive_chunk(self, index: int | None, body: bytes) -> None:
         if index in self._chunks:

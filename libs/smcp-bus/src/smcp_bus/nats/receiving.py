@@ -90,9 +90,7 @@ class Inbox:
     One timer ends all that wait for too long: most end long before, and a timer of each would cost more than its entry.
     """
 
-    def __init__(self, prefix: str, process: str, stray: Callable[[str, bytes], None]) -> None:
-        """`stray` is called with reply subject and header block of a message that asks a token that has gone."""
-        self._stray = stray
+    def __init__(self, prefix: str, process: str) -> None:
         self._root = f"{prefix}.{process}."
         self.subject = f"{self._root}*"
         self._cut = len(self._root)
@@ -144,8 +142,6 @@ class Inbox:
         entry = self.entries.get(subject[self._cut :])
         if entry is not None:
             entry.receive(reply.decode(), head, body)
-        elif reply and head:
-            self._stray(reply.decode(), head)
 
 
 _MAX_BUDGET_MS: Final = 24 * 3600 * 1000
@@ -262,7 +258,6 @@ class Serving:
         self._respond(reply, answer, incoming)
 
     def _respond(self, subject: str, reply: Reply, request: Incoming) -> None:
-        """Send an answer, in chunks if it has to be; above the limit a 413 in its place."""
         size, limit = len(reply.body), self.bus.max_body
         if size > limit:
             reply = error_reply(TooLarge(ANSWER_TOO_LARGE, details={"limit": limit, "size": size}))
@@ -303,7 +298,6 @@ class Serving:
 
 
 def _deadline(headers: Headers, arrived: float) -> float | None:
-    """When the sender stops waiting, in loop time; None where it did not say (or not a number)."""
     budget = headers.get(BUDGET, "")
     if not (budget.isascii() and budget.isdigit()):
         return None

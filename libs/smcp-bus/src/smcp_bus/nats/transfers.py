@@ -19,7 +19,6 @@ from smcp_bus.headers import NOT_RUN
 from smcp_bus.limits import ByteBudget, Grant
 from smcp_bus.nats.chunks import (
     DONE,
-    GONE,
     Outgoing,
     Pulling,
     Send,
@@ -29,7 +28,7 @@ from smcp_bus.nats.chunks import (
 )
 from smcp_bus.nats.client import MAX_CHUNK, NatsClient
 from smcp_bus.nats.receiving import Inbox
-from smcp_bus.nats.wire import CHUNKS, SIZE, decode_head, encode_head, is_no_responders
+from smcp_bus.nats.wire import CHUNKS, SIZE, encode_head, is_no_responders
 from smcp_proto.errors import ANSWER_TOO_LARGE, REQUEST_TOO_LARGE, TooLarge, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -154,16 +153,6 @@ class Transfers:
     def _release(self, address: str) -> None:
         if address:
             self._client.send(address, "", chunk_head(DONE), b"")
-
-    def stray(self, reply: str, head: bytes) -> None:
-        """A message for an entry that has gone: tell who pulls from it, and who keeps the rest of an answer for it.
-
-        `reply` lies in an inbox: see `smcp_bus.nats.receiving.is_inbox`.
-        """
-        if is_chunk(head):
-            self._client.send(reply, "", chunk_head(GONE), b"")
-        elif SIZE in decode_head(head):
-            self._release(reply)
 
 
 def _too_large(message: str, error: BodyTooLarge) -> Reply:

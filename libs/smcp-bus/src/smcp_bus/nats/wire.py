@@ -95,7 +95,7 @@ SIZE: Final = "Smcp-Size"
 CHUNKS: Final = "Smcp-Chunks"
 """How many chunks it has."""
 CHUNK: Final = "Smcp-Chunk"
-"""In a pull the index that is asked for, `done`, or `here`; in its answer the index that comes, or `gone`."""
+"""In a pull the index that is asked for, `done`, or `here`; in its answer the index that comes."""
 _FIRST_LINE: Final = "NATS/1.0\r\n"
 NOTE_HEAD: Final = f"{_FIRST_LINE}{PROGRESS}: 1\r\n\r\n".encode()
 """The header block of a note."""

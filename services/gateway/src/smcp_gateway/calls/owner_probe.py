@@ -116,7 +116,6 @@ class OwnerProbe:
             owner.queries -= 1
 
     async def _is_there(self, owner: _Owner, calls: Sequence[PendingCall], now: float) -> bool:
-        """Send one probe; False if nobody serves the subject."""
         subject = subjects.client(calls[0].office, calls[0].computer, "pending")
         for call in calls:
             call.happened("smcp.probe")

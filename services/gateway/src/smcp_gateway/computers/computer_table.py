@@ -179,7 +179,6 @@ class ComputerTable:
         return self._ownership.is_open and confirmed == self._ownership.generation and not self._stopping
 
     def _open(self, owned: SocketIoComputer, generation: int) -> bool:
-        """Let a Computer's calls run, unless the ownership was lost since `generation`."""
         if self._ownership.is_open and self._ownership.generation == generation:
             if owned.confirmed not in (-1, generation):
                 owned.drop_subscriptions()

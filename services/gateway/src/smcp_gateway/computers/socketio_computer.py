@@ -155,7 +155,6 @@ class SocketIoComputer:
             self.updates.missed()
 
     def _knows(self, verb: str, incoming: Incoming) -> bool:
-        """Whether it repeats a call that runs or ran here."""
         if verb != "tool_call":
             return False
         try:
@@ -168,7 +167,6 @@ class SocketIoComputer:
         return self._table.owner.pending(self.seat, question, self._dispatcher)
 
     async def _query(self, request: Any, call: Call) -> RawJson:
-        """Any `client:*` except a tool call."""
         answer: asyncio.Future[bytes | SmcpError] = self._loop.create_future()
 
         def answered(outcome: bytes | SmcpError) -> None:
@@ -200,7 +198,6 @@ class SocketIoComputer:
         return await self.subscriptions.unsubscribe(request, partial(self._query, request, call))
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:
-        """Run the tool, join the running call, or return the stored result."""
         if call.note is not None:
             call = replace(call, payload={**call.payload, PROGRESS_BY: TOOL_PROGRESS})
 

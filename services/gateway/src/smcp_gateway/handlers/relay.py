@@ -203,7 +203,6 @@ class Relay:
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
     async def _checked_in_slices(self, session_id: str, body: bytes, expected: Collection[str]) -> RawJson:
-        """Validates in slices, without repairing lone surrogates."""
         session = self.sessions.get(session_id)
         try:
             with nullcontext() if session is None else session.holding(len(body)):

@@ -168,7 +168,6 @@ class ListResources:
         return _empty_reply(request, verb, None, left_out)
 
     async def _ask(self, request: Request, call: Call, name: str, inner: str | None, share: float) -> Page:
-        """One page of one Computer."""
         page_call = replace(call, payload=_addressed(call.payload, name, inner), deadline=self._loop.time() + share)
         try:
             answer = await self._relay(request.model_copy(update={"computerId": name}), page_call)
@@ -185,7 +184,6 @@ class ListResources:
             raise Skip from None
 
     def _next_cursor(self, page: Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
-        """The cursor of this Computer's next page; None: there is none, or it cannot be used."""
         if page.next is None:
             return None
         text = None if page.next == inner else cursor.write()
@@ -257,7 +255,6 @@ async def read_page(answer: bytes, verb: str, inner: str | None, most: int) -> P
 def _page_reply(
     page: Page, request: Request, name: str, next_cursor: str | None, left_out: list[str]
 ) -> dict[str, Any]:
-    """A Computer's answer with the cursor of the list over the office."""
     message = page.envelope["payload"]
     payload = {**message, **_message(request, message["result"], next_cursor, left_out)}
     return {**page.envelope, "roomId": request.roomId, "computerId": name, "payload": payload}

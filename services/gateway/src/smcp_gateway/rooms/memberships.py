@@ -213,7 +213,6 @@ class Memberships:
         self.background.until_done("giving up a claim", undo)
 
     def _tracked_calls(self, session: Session) -> list[PendingCall]:
-        """Those that can be cancelled at their Computer."""
         return [call for call in self.calls.of_session(session.id) if call.tracked]
 
     async def _cancel_orphaned(
@@ -253,7 +252,6 @@ class Memberships:
         return found.mine or found.view < membership.revision
 
     def _is_here(self, membership: Membership) -> bool:
-        """Whether another session of this gateway has the seat."""
         office = self.offices.get(membership.office)
         return office is not None and any(other.seat == membership.seat for other in office.members.values())
 

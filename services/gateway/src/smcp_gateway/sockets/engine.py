@@ -212,7 +212,6 @@ class Engine(engineio.AsyncServer):
         return answer
 
     async def _send_polled(self, socket: Any, request: web.Request) -> web.Response:
-        """Answer with the packets that wait for the client, once there is one."""
         try:
             packets = [noop()] if socket.upgrading else await socket.poll()
         except QueueEmpty:
