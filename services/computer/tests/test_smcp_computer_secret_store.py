@@ -179,12 +179,3 @@ async def test_an_encrypted_configuration_is_read_as_before_and_not_written_as_p
     code, out, _ = await secrets(tmp_path, "decrypt", str(file), "--json")
     assert (code, json.loads(out)) == (0, {"decrypted": str(file)})
     assert SECRET in file.read_text()
-
-
-async def test_a_configuration_with_mistakes_is_not_encrypted(tmp_path: Path) -> None:
-    file = tmp_path / "computer.json"
-    file.write_text('{"servers": {"x": {"type": "pipe"}}}')
-    code, _, err = await secrets(tmp_path, "encrypt", str(file))
-    assert code == 2
-    assert "is not encrypted, since it has mistakes: servers.x.type" in err
-    assert file.read_text().startswith("{")

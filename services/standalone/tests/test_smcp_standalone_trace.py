@@ -161,12 +161,12 @@ async def test_names_from_the_store_cannot_write_to_the_terminal() -> None:
     assert json.loads(as_json.stdout)["traces"][0]["spans"][0]["name"] == evil
 
 
-async def test_parents_in_a_circle_and_missing_parents_are_shown_once() -> None:
-    async with served(jaeger_routes([span("a", 1, 2), span("b", 2, 1), span("c", 3, 9)])) as url:
+async def test_a_span_whose_parent_is_missing_is_shown_and_said_so() -> None:
+    async with served(jaeger_routes([span("a", 1, 2), span("b", 2, 9)])) as url:
         shown = await run_trace(url, REQ_ID)
     lines = shown.stdout.splitlines()[1:-1]
-    assert [line.split()[4].strip("└├ ") or line.split()[5] for line in lines] == ["c", "a", "b"]
-    assert [line.endswith("(its parent is not in the store)") for line in lines] == [True, True, False]
+    assert [line.split()[4].strip("└├ ") or line.split()[5] for line in lines] == ["b", "a"]
+    assert [line.endswith("(its parent is not in the store)") for line in lines] == [True, False]
 
 
 def answering(body: bytes, kind: str, status: int = 200) -> list[web.RouteDef]:

@@ -17,7 +17,6 @@ import asyncio
 import fcntl
 import logging
 import os
-import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -183,14 +182,8 @@ class Control:
     async def _restart(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in self._computer.fleet.supervisors:
-            if name in self._computer.fleet.config.servers:
-                text = f"the MCP server {name!r} is disabled: smcp-computer servers enable {shlex.quote(name)}"
-                raise web.HTTPNotFound(text=text)
-            known = sorted(self._computer.fleet.supervisors)
-            there = ", ".join(known) or "none"
-            raise web.HTTPNotFound(
-                text=f"no MCP server {name!r} runs here{did_you_mean(name, known)}; there are: {there}"
-            )
+            known = self._computer.fleet.supervisors
+            raise web.HTTPNotFound(text=f"no MCP server {name!r} runs here{did_you_mean(name, known)}")
         self._computer.fleet.restart(name)
         await self._settled(name)
         return _json(self.status())

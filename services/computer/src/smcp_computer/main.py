@@ -87,7 +87,7 @@ def serve(
         token_file=token_file,
         strict=strict,
     )
-    check_connection(settings, asked_for_token=token is not None or token_file is not None)
+    check_connection(settings)
     configuration = _read_config(settings.config)
     if check_config:
         from smcp_computer.pins import read_pins  # noqa: PLC0415 -- as below

@@ -8,8 +8,6 @@ from typing import Annotated, Final
 
 import typer
 
-from smcp_computer.config.file import parse_config
-from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretStore, is_sealed, unseal_file, write_private
 from smcp_computer.control_commands import Json, Name, Office, find, plain, print_json
 from smcp_computer.settings import ComputerSettings, state_path
@@ -92,10 +90,6 @@ def encrypt(
     raw = _content(file)
     if is_sealed(raw):
         raise Failure(f"{file} is encrypted already")
-    try:
-        parse_config(raw)
-    except ConfigError as error:
-        raise SettingsError(f"{file} is not encrypted, since it has mistakes: {error}") from None
     write_private(file, vault.seal_file(raw))
     _report("encrypted", str(file), f"{file} is encrypted", as_json)
 

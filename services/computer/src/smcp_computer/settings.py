@@ -160,12 +160,9 @@ TokenSource = str | Callable[[], Awaitable[str]]
 """See `smcp_agent.connecting.options.Token`."""
 
 
-def check_connection(settings: ComputerSettings, *, asked_for_token: bool = False) -> None:
-    """Raises SettingsError: the settings do not name one way to connect, or have a token that cannot be sent.
-    `asked_for_token`: the command line has a token, and not just an environment that other commands share."""
+def check_connection(settings: ComputerSettings) -> None:
+    """Raises SettingsError: the settings do not name one way to connect, or have a token that cannot be sent."""
     if settings.gateway_url is None:
-        if asked_for_token:
-            raise SettingsError("--token: is for a gateway: say --gateway (SMCP_GATEWAY_URL), too")
         return
     from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
     from smcp_agent.connecting.options import check_token  # noqa: PLC0415

@@ -41,12 +41,6 @@ SKEW_S: Final = 300
 """How far the clocks of a writer and of nats-server may differ (seconds): a record is stored after its `at`."""
 _BLANKS: Final = str.maketrans("\t\r\n", "   ")
 """In JSON they stand between values only."""
-OUTCOMES: Final = (
-    *("ok", "moved", "unchanged", "back", "disconnected", "expired", "not_back", "tool_error", "timeout", "cancelled"),
-    *("broken_off", "yes", "always", "hour", "no", "unreadable", "added", "removed"),
-)
-"""Beside the codes of errors; `docs/guides/audit.md` says of which kind of record each is."""
-
 File = Annotated[
     Path | None,
     typer.Option("--file", "-f", envvar="SMCP_AUDIT_FILE", help="Read this file (and FILE.1, …) in place of NATS."),
@@ -208,9 +202,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
     for name, value in chosen.items():
         if value == "":
             raise SettingsError(f"--{name.replace('_', '-')}: is empty")
-    kind, outcome = chosen["kind"], chosen["outcome"]
-    if outcome is not None and outcome not in OUTCOMES and not outcome.isdecimal():
-        raise SettingsError(f"--outcome: {outcome!r} is neither an error code nor one of {', '.join(OUTCOMES)}")
+    kind = chosen["kind"]
     if kind is not None and kind not in (kinds := get_args(Kind)):
         raise SettingsError(f"--kind: {kind!r} is none of {', '.join(kinds)}")
     since = None if given.get("since") is None else parse_time("--since", given["since"], -1)

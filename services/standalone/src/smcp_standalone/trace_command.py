@@ -81,21 +81,17 @@ class _Row(NamedTuple):
 
 
 def _rows(spans: Iterable[Span]) -> list[_Row]:
-    """In the order of the tree. A circle of parents begins with its first span."""
+    """In the order of the tree; spans in a circle of parents are in no tree."""
     by_id = {span.id: span for span in sorted(spans, key=lambda span: (span.start_ns, -span.duration_ns))}
     children: dict[str, list[Span]] = {}
     for span in by_id.values():
         children.setdefault(span.parent if span.parent in by_id else "", []).append(span)
     rows: list[_Row] = []
     todo = [_Row(root, 0, "", "", bool(root.parent)) for root in reversed(children.pop("", []))]
-    while by_id:
-        if not todo:  # what is left are circles
-            todo.append(_Row(next(iter(by_id.values())), 0, "", "", is_orphan=True))
+    while todo:
         row = todo.pop()
-        if by_id.pop(row.span.id, None) is None:
-            continue
         rows.append(row)
-        beneath = [child for child in children.get(row.span.id, ()) if child.id in by_id]
+        beneath = children.get(row.span.id, ())
         for at, child in reversed(list(enumerate(beneath))):
             last = at == len(beneath) - 1
             branch, bar = ("└ ", "  ") if last else ("├ ", "│ ")
