@@ -81,20 +81,6 @@ async def test_a_failing_tool_ends_with_1_and_its_output() -> None:
         assert "the call failed" in err
 
 
-async def test_a_terminal_gets_the_beginning_of_a_long_failure_and_a_pipe_all_of_it() -> None:
-    async with fake_gateway() as gateway:
-        why = "x" * 1_000_000
-
-        async def answer(data: JsonObject) -> Any:
-            return {"content": [{"type": "text", "text": why}], "isError": True}
-
-        gateway.answers["client:tool_call"] = answer
-        assert (await run(gateway, "call", "red", "echo"))[1] == f"{why}\n"
-        code, shown, _ = await at_a_terminal(gateway, "call", "red", "echo")
-        assert (code, len(shown) < 2_200) == (1, True)
-        assert shown.endswith(b"x \xe2\x80\xa6 (998000 characters are left out: --json prints all)\r\n")
-
-
 async def test_a_terminal_gets_no_control_characters_and_a_program_gets_them_all() -> None:
     nasty = "a\x07\x00b\x1b[31mc\x1b[0m\r\n\td\x9b1m\u061c\u200e\u200f\u202a\u202e\u2066\u2069e"
     kept_back = set(nasty) - set("abc[31m0\n\tde")

@@ -22,8 +22,6 @@ _UNPRINTABLE: Final = re.compile(
 )
 """Control characters except tab and newline, lone surrogates, and `INVISIBLE` characters except joiners and U+FE0F,
 which are parts of words and emoji."""
-MAX_FAILURE: Final = 2_000
-"""Characters of a failed tool's text that a terminal gets: about one screen."""
 _WORD: Final = (
     r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|passphrase|pwd|credential|cookie|bearer"
     r"|authorization)"
@@ -89,12 +87,6 @@ def _without_secret(found: re.Match[str]) -> str:
 def without_login(url: str) -> str:
     """A URL for messages: `http://me:password@host` becomes `http://<redacted>@host`, also where it is malformed."""
     return _LOGIN.sub(rf"\1{_REDACTED}@", url)
-
-
-def failure_excerpt(text: str) -> str:
-    """The beginning of a failed tool's text, for a terminal, with a hint how to read the rest."""
-    left_out = len(text) - MAX_FAILURE
-    return text if left_out <= 0 else f"{text[:MAX_FAILURE]} … ({left_out} characters are left out: --json prints all)"
 
 
 def stacked_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import typer
 
 from smcp_computer.settings import LOGS, SOCKET, states_directory
-from smcp_proto.printable import failure_excerpt, printable, printable_json, stacked_rows
+from smcp_proto.printable import printable, printable_json, stacked_rows
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError, did_you_mean
 
@@ -287,7 +287,7 @@ def print_result(result: Said) -> None:
             from smcp_agent.results import content_block  # noqa: PLC0415
 
             text = as_text(content_block(block))
-        typer.echo(plain(failure_excerpt(text) if result.get("isError") and sys.stdout.isatty() else text))
+        typer.echo(plain(text))
 
 
 @app.command()

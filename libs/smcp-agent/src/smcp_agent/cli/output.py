@@ -29,7 +29,7 @@ from smcp_agent.errors import BadReply, ErrorCode, SmcpError, may_have_run
 from smcp_agent.result_formats import as_text
 from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents
 from smcp_agent.rpc import JsonObject
-from smcp_proto.printable import failure_excerpt, printable, printable_json, stacked_rows
+from smcp_proto.printable import printable, printable_json, stacked_rows
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
 MAX_STEM: Final = 100
@@ -147,9 +147,8 @@ def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:
     texts = [path or as_text(block) for block, path in zip_longest(result.content, files)]
     if not texts and result.structured_content is not None:
         texts = [printable_json(result.structured_content)]
-    bounded = result.is_error and sys.stdout.isatty()
     for text in texts:
-        typer.echo(plain(failure_excerpt(text) if bounded else text))
+        typer.echo(plain(text))
     if result.timed_out:
         print_failure("the tool was stopped: its time was up")
     elif result.is_error:
