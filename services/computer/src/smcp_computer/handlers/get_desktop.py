@@ -4,7 +4,6 @@ It is answered in time whatever servers do: what is not read by then is shown as
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
@@ -23,7 +22,7 @@ from smcp_computer.resources.routing import Budget
 from smcp_computer.tools import History
 from smcp_proto.desktop import UNREAD, Window, is_certain, organize_desktop, read_metadata
 from smcp_proto.schemas.tools import GetDeskTopReq
-from smcp_proto.uris import WINDOW, WindowUri, scheme_of, window_uri, without_query
+from smcp_proto.uris import WindowUri, window_uri, without_query
 from smcp_service.lifecycle import Background
 
 MOST_WINDOWS: Final = 2000
@@ -63,9 +62,8 @@ class _WindowReads:
     def __init__(self, events: ServerEvents, tasks: Background) -> None:
         self._events, self._tasks = events, tasks
         self._running: dict[Key, Reading] = {}
-        self._kept: OrderedDict[Key, WindowRead] = OrderedDict()
+        self._kept: dict[Key, WindowRead] = {}
         """The one that was kept last stands at the end."""
-        self._bytes = 0
         events.listen(self._on_event)
 
     def start(self, resources: Resources, uri: str, turns: asyncio.Semaphore) -> Reading:
@@ -90,34 +88,29 @@ class _WindowReads:
         except ServerTimedOut:
             return self._kept.get(key)
         except ServerError as error:
-            self._forget(key)
+            self._kept.pop(key, None)
             self._events.warn(key[0], f"{self._events.shown(uri)} is left out of the desktop: it {error.what}")
             return None
         given = [content.get("text") for content in contents if isinstance(content, dict)]
         texts = [text for text in given if isinstance(text, str)]
         read = WindowRead(contents, _WINDOW_OVERHEAD + len(uri) + len(orjson.dumps(texts)), at)
         # kept as one text without the blobs, which are not shown: a server may send thousands of empty texts
-        self._keep(key, replace(read, contents=[{"text": "\n\n".join(texts) if any(texts) else ""}] if texts else []))
+        self._kept.pop(key, None)
+        self._kept[key] = replace(read, contents=[{"text": "\n\n".join(texts) if any(texts) else ""}] if texts else [])
         return read
 
-    def _keep(self, key: Key, read: WindowRead) -> None:
-        self._forget(key)
-        self._kept[key] = read
-        self._bytes += read.memory
-        while self._bytes > KEPT_BYTES:
-            self._forget(next(iter(self._kept)))
-
-    def _forget(self, key: Key) -> None:
-        if (read := self._kept.pop(key, None)) is not None:
-            self._bytes -= read.memory
+    def drop_oldest(self) -> None:
+        """Keep within the bound."""
+        size = sum(read.memory for read in self._kept.values())
+        while size > KEPT_BYTES:
+            size -= self._kept.pop(next(iter(self._kept))).memory
 
     def _on_event(self, event: ServerEvent) -> None:
         match event:
             case ResourceUpdated(server, uri):
                 self._running.pop((server, uri), None)  # the next desktop asks anew
             case ServerGone(server):
-                for key in [key for key in self._kept if key[0] == server]:
-                    self._forget(key)
+                self._kept = {key: read for key, read in self._kept.items() if key[0] != server}
             case _:
                 pass
 
@@ -164,6 +157,7 @@ class Desktop:
             hidden = self.access.hidden(call.caller)
             parts = [_Part(server) for server in self.index.servers(subscribable=True) if server not in hidden]
             await self._fill(parts, only, size, history, Budget(call, most=self.read_s).left)
+        self._reads.drop_oldest()
         windows, ages, missing = list[Window](), dict[Key, float](), 0
         for server, resource, read, _ in self._found(parts, only):
             if read is None:
@@ -255,7 +249,7 @@ class Desktop:
         if only is not None:
             uri = listing.windows.get(only)
             return [] if uri is None else [listing[uri]]
-        windows = [each for uri, each in listing.items() if scheme_of(uri) == WINDOW]
+        windows = [listing[uri] for uri in listing.windows.values()]
         if len(windows) > MOST_WINDOWS:
             self.events.warn(server, f"lists {len(windows)} windows; a desktop has the first {MOST_WINDOWS}")
         return windows[:MOST_WINDOWS]

@@ -58,7 +58,7 @@ from smcp_proto.schemas.resources import (
 )
 from smcp_proto.sorting import server_order
 from smcp_proto.tool_results import with_meta
-from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of, without_query
+from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of
 from smcp_proto.validation import malformed
 from smcp_service.lifecycle import Background
 
@@ -130,11 +130,8 @@ class ResourceHandlers:
 
     async def unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
         """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done."""
-        server, uri, directory = request.serverId, request.payload.params.uri, self._of(call)
-        if server is not None:
-            directory.check_known(server)
-        if not self.agents.has(request.agent, uri):
-            uri = without_query(directory.checked(uri, server))
+        server = request.serverId
+        uri = self._of(call).checked(request.payload.params.uri, server)
         self.agents.unsubscribe(request.agent, server, uri)
         return self._enveloped(request, request.payload, server, {"result": {}})
 

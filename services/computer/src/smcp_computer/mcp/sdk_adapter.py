@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import mcp_types as types
@@ -32,6 +32,9 @@ from smcp_bus.tool_progress import ProgressThrottle
 from smcp_computer.mcp.errors import reparsed
 from smcp_computer.redaction import MAX_ERROR, Redactor, is_too_large
 from smcp_proto import tool_results
+
+if TYPE_CHECKING:
+    from smcp_computer.elicitation import PendingCall
 
 _OF_PROTOCOL: Final = "io.modelcontextprotocol/"
 
@@ -73,20 +76,6 @@ class CallSpan:
         self._span = trace.INVALID_SPAN
 
 
-class Elicitor(Protocol):
-    """Answers the elicitations of one call."""
-
-    @property
-    def identity(self) -> object:
-        """Equal for calls with the same elicitations: same caller, tool and parameters."""
-
-    @property
-    def open_count(self) -> int:
-        """How many elicitations of it have no answer yet."""
-
-    async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData: ...
-
-
 class Watch:
     """Wraps the streams of one connection.
 
@@ -115,7 +104,7 @@ class Watch:
         """Awaited past the SDK's session (`session`), by id."""
         self.followed: dict[int, ProgressThrottle] = {}
         """Where the progress of calls goes, by their `progressToken`."""
-        self.elicitors: dict[object, Elicitor] = {}
+        self.elicitors: dict[object, PendingCall] = {}
         """Of the calls that run."""
 
     def wrap(self, streams: Streams) -> Streams:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 import mcp_types as types
@@ -39,7 +39,7 @@ from smcp_computer.mcp.resources import (
     Prompts,
     Resources,
 )
-from smcp_computer.mcp.sdk_adapter import CallSpan, Elicitor, Watch
+from smcp_computer.mcp.sdk_adapter import CallSpan, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.transports import open_transport, refused_by_http
 from smcp_computer.redaction import Redactor
@@ -53,6 +53,9 @@ from smcp_proto.schemas.config import (
 )
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_service.lifecycle import set_within
+
+if TYPE_CHECKING:
+    from smcp_computer.elicitation import PendingCall
 
 _log = logging.getLogger("smcp_computer.mcp.session")
 
@@ -151,7 +154,7 @@ class Connection:
         timeout: float,
         span: CallSpan,
         progress: ProgressThrottle | None = None,
-        elicitor: Elicitor | None = None,
+        elicitor: "PendingCall | None" = None,
         answers: Mapping[str, Any] = NO_ANSWERS,
     ) -> dict[str, Any]:
         """Run a tool: the result's JSON as the server sent it. Cancelling the caller cancels it at the server.

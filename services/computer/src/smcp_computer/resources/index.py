@@ -67,15 +67,15 @@ class Listing(dict[str, Json]):
         self.problems: list[str] = []
         for uri, resource in self.items():
             window = window_uri(uri)
+            host = host_of(uri) if window is None else window.host
             if window is not None:
                 self.windows.setdefault(window, uri)
             elif scheme_of(uri) == DPE:
-                document, why = _listed(server, uri, resource)
-                if document is None:
-                    self.problems.append(f"lists {uri!r:.200} as a document: {why}")
-                else:
+                document = _listed(server, uri, resource)
+                if document is not None:
                     self.documents.setdefault(document.uri, (uri, document))
-            host = host_of(uri) if window is None else window.host
+                elif host is None:
+                    self.problems.append(f"lists {uri!r:.200}, which is no dpe:// URI")
             if host is not None:
                 self.hosts.add(host)
 
@@ -95,15 +95,14 @@ class Listing(dict[str, Json]):
                 return None
 
 
-def _listed(server: str, uri: str, resource: Mapping[str, Any]) -> tuple[Document | None, str]:
-    """The document as far as `resources/list` describes it; None where it is none, with why."""
+def _listed(server: str, uri: str, resource: Json) -> Document | None:
+    """The document as far as `resources/list` describes it; None where it is none."""
     title = resource.get("title") or resource.get("name")
     annotations = resource.get("annotations")
     modified = annotations.get("lastModified") if isinstance(annotations, Mapping) else None
     listed = {"title": title, "summary": resource.get("description"), "last_modified": modified}
     short = {name: text for name, text in listed.items() if isinstance(text, str) and len(text) <= MAX_BYTES // 8}
-    document, warnings = Document.of(server, short, listed=uri)
-    return document, "; ".join(warnings)
+    return Document.of(server, short, listed=uri)[0]
 
 
 NOTHING: Final = Listing()

@@ -188,12 +188,12 @@ class AgentSubscriptions:
             raise too_many_subscriptions(MAX_SUBSCRIPTIONS)
         await self._upstream.hold(AgentHolder(agent), server, uri)
 
-    def has(self, agent: str | None, uri: str) -> bool:
-        return any((agent, uri) == (each, subscribed) for each, _, subscribed in self._held())
-
     def unsubscribe(self, agent: str | None, server: str | None, uri: str) -> None:
-        """End it, by any URI of the same window; None: at every server. Does nothing where there is none."""
-        self._end(lambda each, at, held: each == agent and server in (None, at) and _is_same(held, uri))
+        """End it, by any URI of the same window or document; None: at every server."""
+        same = {uri, without_query(uri), window_uri(uri)} - {None}
+        self._end(
+            lambda each, at, held: each == agent and server in (None, at) and bool(same & {held, window_uri(held)})
+        )
 
     def left(self, agent: str) -> None:
         """An Agent has left the office. If one of its name is back already, it is asked to subscribe again."""
@@ -220,9 +220,3 @@ class AgentSubscriptions:
         for agent, server, uri in ended:
             self._upstream.release(AgentHolder(agent), server, uri)
         return bool(ended)
-
-
-def _is_same(one: str, other: str) -> bool:
-    """Whether two URIs name one resource: they are equal, or name one window."""
-    window = window_uri(one)
-    return one == other or (window is not None and window == window_uri(other))
