@@ -299,9 +299,9 @@ class JwtVerifier:
             )
         except jwt.InvalidSignatureError:
             raise NotAccepted(f"its signature is not of the key that it names, by {algorithm}") from None
+        except _WRONG_CLAIM as error:  # PyJWT checks the claims after the signature
+            raise NotAuthenticated(f"the token is not accepted: {error}") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
-            if (why := self._wrong_claim(error)) is not None:
-                raise NotAuthenticated(why) from None
             raise NotAccepted(f"it cannot be checked: {error}") from None
         return claims
 
@@ -321,21 +321,11 @@ class JwtVerifier:
             raise NotAuthenticated("the token has expired")
         return Principal(parsed.sub, parsed.grants, issuer=parsed.iss, expires_at=parsed.exp, token_id=parsed.jti)
 
-    def _wrong_claim(self, error: Exception) -> str | None:
-        """PyJWT checks the claims after the signature. None: not a claim is wrong, but something else."""
-        match error:
-            case jwt.ExpiredSignatureError():
-                return "the token has expired"
-            case jwt.ImmatureSignatureError():
-                return "the token is not valid yet"
-            case jwt.InvalidAudienceError():
-                return f"the token is not for the audience {self.audience!r}"
-            case jwt.InvalidIssuerError():
-                return f"the token is not of the issuer {self.issuer!r}"
-            case jwt.MissingRequiredClaimError():
-                return f"the token has no claim {error.claim!r}"
-            case _:
-                return None
+
+_WRONG_CLAIM: Final = (
+    *(jwt.ExpiredSignatureError, jwt.ImmatureSignatureError, jwt.MissingRequiredClaimError),
+    *(jwt.InvalidAudienceError, jwt.InvalidIssuerError),
+)
 
 
 def _quoted(value: object) -> str:

@@ -5,9 +5,7 @@ time at most, a Computer a twelfth longer. Then the registry keeps its seat (*mo
 (*leaving*), and its connection is closed when its calls have ended. Calls that still run at the end of the drain time
 are answered 503.
 
-The registries give the fair share with each renewal of the lease. The longest-connected clients go first, each when
-nothing is in flight for it. The registry keeps their seats, so their offices hear nothing; so it does for those that
-may come back with a new token.
+The registries give the fair share with each renewal of the lease. The longest-connected clients go first.
 """
 
 import asyncio

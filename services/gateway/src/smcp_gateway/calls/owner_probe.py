@@ -12,9 +12,7 @@ that a repeat would find nobody:
 - Its ownership is not confirmed for as long.
 
 Without `gone`: the owner does not know the call (it was restarted, or the call was lost on its way), or the call has
-ended there and its answer is not here (it was lost). Of queries an owner knows only those that are running: another one
-was lost on its way, or its answer was. They get lost when an owner's connection to NATS breaks: until nats-server
-notices that, it sends about half of the Computer's messages to the dead connection.
+ended there and its answer was lost.
 """
 
 import asyncio

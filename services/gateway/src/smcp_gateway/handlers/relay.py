@@ -47,7 +47,7 @@ from smcp_proto.errors import (
 )
 from smcp_proto.schemas import AgentCallData
 from smcp_proto.schemas.tools import ON_BEHALF, REPEAT, TOLD_OF_PROGRESS, OnBehalf, ToolCallReq
-from smcp_proto.validation import malformed, mended, refused
+from smcp_proto.validation import malformed, refused
 
 _log = logging.getLogger("smcp_gateway.relay")
 _below: Final = partial(use_span, record_exception=False, set_status_on_exception=False)
@@ -321,9 +321,7 @@ def checked(body: bytes, expected: Collection[str]) -> RawJson:
     try:
         value = exact_json.read(body)
     except ValueError as unread:
-        if "recursion limit" in str(unread):
-            raise Internal(TOO_DEEP) from None
-        body, value = _mended(body)
+        raise Internal(TOO_DEEP if "recursion limit" in str(unread) else NO_JSON) from None
     if isinstance(value, dict) and "code" in value and (error := error_in(value, expected, len(body))) is not None:
         raise error
     return RawJson(body, tool_results.failure(value) if len(body) <= exact_json.SMALL_BYTES else "")
@@ -332,15 +330,3 @@ def checked(body: bytes, expected: Collection[str]) -> RawJson:
 def _error(reply: Reply) -> SmcpError:
     error = to_error(reply) if len(reply.body) <= LONGEST_ERROR else Internal("is not read")
     return error_of_computer(int(error.code), error.message, error.details, len(reply.body))
-
-
-def _mended(body: bytes) -> tuple[bytes, Any]:
-    """An answer that may be JSON but for halves of surrogate pairs, which only a native Computer takes out of what MCP
-    servers send; and its value."""
-    try:
-        whole = mended(body).encode()
-        value = exact_json.read(whole)
-    except ValueError:
-        raise Internal(NO_JSON) from None
-    _log.info("halves of surrogate pairs in a Computer's answer were replaced by U+FFFD")
-    return whole, value
