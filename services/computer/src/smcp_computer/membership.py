@@ -166,6 +166,7 @@ class Membership:
 
     async def _join(self) -> int | None:
         outbox, index = self._computer.outbox, self._computer.resources.index
+        before = outbox.state()
         self._overtaken = 0
         said = {"role": "computer", "name": self._name, "office_id": self._office}
         body = orjson.dumps({**said, "capabilities": index.capabilities})
@@ -174,6 +175,8 @@ class Membership:
         self._revision = joined.revision
         if joined.taken_up:  # the process before this one was restarted: Agents saw nobody enter
             outbox.changed_all(index.capabilities)
+        elif not joined.unchanged:  # Agents that saw us enter ask for everything; what changed meanwhile is sent
+            outbox.drop(before.__contains__)
         return joined.tenure
 
     def _opened(self, generation: int, tenure: int | None, how: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from smcp_bus.outbox import LIST_CHANGED, UPDATED, Key, Outbox, resources_body
+from smcp_bus.outbox import LIST_CHANGED, RESOURCES, UPDATED, Key, Notification, Outbox, resources_body
 from smcp_computer.finder import MetadataCache
 from smcp_computer.mcp.events import (
     MOST_WARNINGS,
@@ -73,6 +73,10 @@ class ComputerOutbox(Outbox):
     def held(self) -> dict[str, int]:
         """How many notifications wait, or are being sent, and how often `release` is still to be called."""
         return {"pending": len(self) + self._holding}
+
+    def state(self) -> frozenset[Notification]:
+        """The waiting updates of this Computer itself. Agents that see it enter ask for everything, and need none."""
+        return frozenset(each for each in self.waiting if each.key.verb not in RESOURCES)
 
     def changed(self, verb: str, **content: Any) -> None:
         """An `update_*` of this Computer itself, with `content` beside its name."""
