@@ -51,10 +51,6 @@ class Access:
                 self._catalogue.listed_name(target.ref), read_only=hints is not None and hints.read_only_hint is True
             )
 
-    def names(self, caller: Caller, names: Iterable[str]) -> list[str]:
-        """Those of the listed names that the caller may call."""
-        return [name for name in names if self._may_call(caller, name)]
-
     def listed(self, caller: Caller, tools: Iterable[SMCPTool]) -> list[SMCPTool]:
         """Those of the listed tools that the caller may call."""
         if not self.hidden(caller) and (caller.rights is None or not caller.rights.restricts_tools):
@@ -63,14 +59,14 @@ class Access:
 
     def unknown_tool(self, name: str, caller: Caller) -> dict[str, Any]:
         """The result of a call of a tool that is not there: it names those that the caller may have meant."""
-        others = self.names(caller, self._catalogue.candidates(name))
+        others = [each for each in self._catalogue.candidates(name) if self._may_call(caller, each)]
         if not others and self._catalogue.is_forbidden(name):
             return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
         if others:
             hint = f"; it is listed as {' and '.join(map(repr, others))}"
         else:
-            listed = self.names(caller, islice((tool.name for tool in self._catalogue.listing), MAX_HINTS))
-            hint = did_you_mean(name, listed)
+            listed = self.listed(caller, islice(self._catalogue.listing, MAX_HINTS))
+            hint = did_you_mean(name, [tool.name for tool in listed])
         return tool_results.failed(f"this Computer has no tool {name!r}{hint}")
 
     def _may_call(self, caller: Caller, name: str) -> bool:

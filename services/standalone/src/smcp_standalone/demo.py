@@ -80,8 +80,8 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
     )
     settings = with_key(_patient(load_up_settings(chosen, directory)), directory)
     async with AsyncExitStack() as stack:
-        with _waiting(console, "Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ..."):
-            system = await stack.enter_async_context(open_system(chosen, settings, directory))
+        console.print("Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ...")
+        system = await stack.enter_async_context(open_system(chosen, settings, directory))
         raise_if_cancelled()
         if system.failed:
             raise Failure(f"did not start: {', '.join(system.failed)} (see above)")
@@ -186,15 +186,15 @@ async def _lose_a_gateway(console: Console, agent: SmcpAgent, url: str, gateway:
             ended = loop.time()
             calls.append((began, ended))
 
+    console.print(f"{CALLERS} callers now make one call after another ...")
     try:
-        with _waiting(console, f"{CALLERS} callers now make one call after another ..."):
-            async with asyncio.TaskGroup() as group:
-                for _ in range(CALLERS):
-                    group.create_task(call_again_and_again())
-                await asyncio.sleep(BEFORE_S)
-                killed = loop.time()
-                gateway.kill()
-                await gateway.wait()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CALLERS):
+                group.create_task(call_again_and_again())
+            await asyncio.sleep(BEFORE_S)
+            killed = loop.time()
+            gateway.kill()
+            await gateway.wait()
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     flying = [ended - began for began, ended in calls if began <= killed < ended]
@@ -228,16 +228,6 @@ def _patient(settings: UpSettings) -> UpSettings:
         gateway=settings.gateway.model_copy(update={"gateway_host": "127.0.0.1", "insecure": False, **no_tokens}),
         computer=settings.computer.model_copy(update=changed),
     )
-
-
-@contextmanager
-def _waiting(console: Console, what: str) -> Iterator[None]:
-    if console.is_terminal:
-        with console.status(what):
-            yield
-    else:
-        console.print(what)
-        yield
 
 
 async def _call(console: Console, agent: SmcpAgent, tool: str, params: dict[str, Any]) -> None:

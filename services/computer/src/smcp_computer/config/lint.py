@@ -82,10 +82,6 @@ class Place:
     written: Mapping[str, str] = field(default_factory=dict)
     """Where other MCP hosts write a field (with dots); parameters beside the other fields: `{PARAMETERS: ""}`."""
 
-    @property
-    def flat(self) -> bool:
-        return self.written.get(PARAMETERS) == ""
-
     def field(self, path: str = "") -> str:
         """The place of a field; `path` (with dots) is that in the structure of the protocol."""
         outer, inner = path, ""
