@@ -18,7 +18,7 @@ if [ ! -e /run/smcp/all/token ]; then
 fi
 # That of smcp-mcp, for the gateways. It counts each of its users: one could use up a quota of all.
 if [ ! -e /run/smcp/all/mcp-token ]; then
-    key mcp-token --name smcp-mcp --subject smcp-mcp --delegates --no-quota
+    key mcp-token --name smcp-mcp --subject smcp-mcp --delegates
 fi
 
 give() {

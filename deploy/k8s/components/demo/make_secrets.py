@@ -84,7 +84,7 @@ def made_now(offices: Path, office: str) -> dict[str, str]:
         keys = ["smcp", "keys", "add", "--file", str(out / "keys.json"), "--office", office, "--role", "agent"]
         own = {
             "token": ["--name", "*", "--subject", "demo"],
-            "mcp-token": ["--name", "smcp-mcp", "--delegates", "--no-quota"],
+            "mcp-token": ["--name", "smcp-mcp", "--delegates"],
         }
         for file, options in own.items():
             key = subprocess.run([*keys, *options], check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603

@@ -72,10 +72,11 @@ def add(
         bool, typer.Option("--read-only", help="Allow only tools that their MCP server marks as read-only.")
     ] = False,
     delegates: Annotated[
-        bool, typer.Option("--delegates", help="For smcp-mcp: the Agent may call tools for users, and says for whom.")
-    ] = False,
-    no_quota: Annotated[
-        bool, typer.Option("--no-quota", help="For smcp-mcp, which counts each user: no quota limits the key itself.")
+        bool,
+        typer.Option(
+            "--delegates",
+            help="For smcp-mcp, which counts each user: the Agent says for whom it calls, and no quota limits the key.",
+        ),
     ] = False,
     subject: Annotated[
         str | None,
@@ -102,7 +103,7 @@ def add(
             tools=tool,
             read_only=read_only,
             delegates=delegates,
-            quota=UNLIMITED if no_quota else None,
+            quota=UNLIMITED if delegates else None,
         )
     except ValidationError as error:
         raise SettingsError(*_problems(error)) from None
@@ -219,7 +220,6 @@ def _line(entry: KeyEntry) -> str:
     offices, names = (", ".join(patterns) for patterns in (entry.offices, entry.names))
     roles, only = ", ".join(entry.roles), "  read-only" if entry.read_only else ""
     only += "  delegates" if entry.delegates else ""
-    only += "  no quota" if entry.quota == UNLIMITED else ""
     for what, patterns in (("computers", entry.computers), ("tools", entry.tools)):
         only += "" if patterns == ANY else f"  {what}: {', '.join(patterns)}"
     return f"{entry.id}  {entry.subject}  offices: {offices}  roles: {roles}  names: {names}{only}  {until}"
