@@ -90,11 +90,6 @@ async def test_statz_reports_the_current_counts() -> None:
         assert first["process"]["tasks"] > 0
 
 
-async def test_the_root_names_what_the_port_serves() -> None:
-    async with serving(Readiness()) as probe:
-        assert await probe("/") == (200, {"serves": ["/livez", "/readyz"]})
-
-
 async def test_statz_is_off_by_default() -> None:
     async with serve_health(ServiceSettings(), Readiness(), stats=Stats()) as server, aiohttp.ClientSession() as http:
         async with http.get(f"{server.url}/statz") as response:

@@ -78,13 +78,10 @@ class Stats:
 def health_routes(
     readiness: Readiness, stats: Stats | None = None, metrics: Metrics | None = None
 ) -> list[web.RouteDef]:
-    """`GET /livez` (always 200) and `GET /readyz` (200 or 503), both with a small JSON object; `GET /` lists the paths.
+    """`GET /livez` (always 200) and `GET /readyz` (200 or 503), both with a small JSON object.
 
     With `stats` also `GET /statz`: `{SOURCE: {WHAT: COUNT}}`. With `metrics` also `GET /metrics`.
     """
-
-    async def index(request: web.Request) -> web.Response:
-        return _json(200, {"serves": sorted({each.canonical for each in request.app.router.resources()} - {"/"})})
 
     async def livez(request: web.Request) -> web.Response:
         return _json(200, {"status": "ok"})
@@ -101,7 +98,7 @@ def health_routes(
         body, content_type = metrics.scraped(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
-    asked = [web.get("/", index), web.get("/livez", livez), web.get("/readyz", readyz)]
+    asked = [web.get("/livez", livez), web.get("/readyz", readyz)]
     if stats is not None:
         asked.append(web.get("/statz", statz))
     if metrics is not None:
