@@ -94,6 +94,13 @@ def test_json_nested_deeper_than_any_reader_goes_is_refused_naming_the_limit(tex
         exact_json.read_object(body)
 
 
+@pytest.mark.parametrize("levels", [exact_json.MAX_DEPTH + 1, 300, 1000])
+def test_a_field_that_is_nested_too_deep_is_named(levels: int) -> None:
+    body = f'{{"before": 1, "params": {"[" * levels}{"]" * levels}}}'.encode()
+    with pytest.raises(Malformed, match=f"^params: is nested more than {exact_json.MAX_DEPTH} levels deep$"):
+        exact_json.check_depth(exact_json.read_object(body))
+
+
 @pytest.mark.parametrize("text", ['{"a": "[' + "[" * 1000, '{"a": "' + '\\"' * 300_000, "[]" * 1000, "[1," * 100 + "?"])
 def test_brackets_in_strings_and_closed_ones_are_no_nesting_of_what_is_no_json(text: str) -> None:
     began = time.process_time()
