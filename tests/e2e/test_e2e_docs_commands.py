@@ -46,7 +46,6 @@ STANDS_FOR: Final = {
     "NAME": "another",
     "lab-1": "home",
     "60": "1",
-    "git/push": "clock/show_zone",
 }
 OFFERED: Final = """
 
