@@ -240,7 +240,7 @@ async def elicit_during(*calls: PendingCall) -> tuple[Any, int]:
     """The answer to a server that elicits while these calls run, and how many of them were asked."""
     watch = Watch("bank")
     running = [Answering(call.identity) for call in calls]
-    watch.elicitors.update({object(): each for each in running})
+    watch.elicitors.update({object(): cast("PendingCall", each) for each in running})
     return await watch.elicit(cast("Any", None), form()), sum(each.elicited for each in running)
 
 
