@@ -181,7 +181,13 @@ class Results:
                 await to_process.run_sync(vrl_worker.prepare, self._memory, limiter=self._processes)
                 async with asyncio.timeout(self._run_s):
                     made, why = await to_process.run_sync(
-                        vrl_worker.run, script, request, self._max_bytes, cancellable=True, limiter=self._processes
+                        vrl_worker.run,
+                        script,
+                        request,
+                        self._max_bytes,
+                        self._memory,
+                        cancellable=True,
+                        limiter=self._processes,
                     )
             except TimeoutError:
                 raise NotReshaped(f"the script did not end within {self._run_s:g} s") from None

@@ -38,8 +38,9 @@ def runtime(script: str) -> "VRLRuntime":
     return VRLRuntime()
 
 
-def run(script: str, event: bytes, max_bytes: int) -> tuple[str, str]:
+def run(script: str, event: bytes, max_bytes: int, memory: int) -> tuple[str, str]:
     """The JSON that a script makes of the JSON of an event, or why it fails."""
+    prepare(memory)  # another result may have taken the process that was prepared for this one
     try:
         made = json.dumps(runtime(script).execute(script, json.loads(event)).processed_event)
     except Exception as error:  # noqa: BLE001 -- whatever a script does is its own failure
