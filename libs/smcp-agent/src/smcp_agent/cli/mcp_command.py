@@ -127,6 +127,8 @@ def install(
     known = CLIENTS[client]
     token = chosen.token if isinstance(chosen.token, str) else None
     arguments = ["mcp", "--url", ",".join(chosen.urls), "--office", chosen.office]
+    for option, value in (("name", chosen.name), ("max_payload", chosen.max_payload)):
+        arguments += _if_given(context.find_root(), option, str(value))
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     arguments += more or []
     wanted = known.entry(_command(), arguments, token)
@@ -154,6 +156,11 @@ def install(
         print_hint("Its secret stands in that file, which nobody else may read now. --token-file keeps a token out.")
     elif token is not None:
         print_hint(f"The token is not in that file: {known.title} asks for it, or takes it from {VARIABLE}.")
+
+
+def _if_given(context: typer.Context, option: str, value: str) -> list[str]:
+    source = context.get_parameter_source(option)
+    return [] if source is None or source.name == "DEFAULT" else [f"--{option.replace('_', '-')}", value]
 
 
 def _command() -> str:
