@@ -131,7 +131,7 @@ async def test_a_call_that_a_socketio_computer_says_it_did_not_run_runs_when_it_
 async def test_no_field_of_a_socketio_computers_error_breaks_an_answer(nats_url: str) -> None:
     deep: list[Any] = []
     bad_details: list[Any] = [[]]
-    for _ in range(200):
+    for _ in range(150):
         deep = [deep]
     bad_details.append({"deep": deep})
     async with couple(nats_url, flat_errors=False) as pair:
