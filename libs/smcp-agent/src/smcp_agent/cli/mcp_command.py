@@ -128,7 +128,7 @@ def install(
     token = chosen.token if isinstance(chosen.token, str) else None
     arguments = ["mcp", "--url", ",".join(chosen.urls), "--office", chosen.office]
     for option, value in (("name", chosen.name), ("max_payload", chosen.max_payload)):
-        arguments += _if_given(context.find_root(), option, str(value))
+        arguments += _if_given(context, option, str(value))
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     arguments += more or []
     wanted = known.entry(_command(), arguments, token)
@@ -159,7 +159,7 @@ def install(
 
 
 def _if_given(context: typer.Context, option: str, value: str) -> list[str]:
-    source = context.get_parameter_source(option)
+    source = context.find_root().get_parameter_source(option)
     return [] if source is None or source.name == "DEFAULT" else [f"--{option.replace('_', '-')}", value]
 
 
