@@ -204,6 +204,21 @@ def test_an_unknown_field_is_a_warning_with_its_place_and_a_suggestion(document:
     assert re.search(said, warnings[0])
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("sandbox", {}), ("user", "a"), ("limits", {"files": 64}), ("environment", ["A"]), ("envFile", "a.env")],
+)
+def test_a_setting_for_programs_is_a_warning_at_a_server_over_http_but_not_as_a_default(
+    field: str, value: object
+) -> None:
+    document = {"mcpServers": {"a": {"url": "http://127.0.0.1:1/mcp", field: value}, "b": {"command": "true"}}}
+    (warning,) = parse_config(json.dumps(document)).warnings
+    assert warning.startswith(f"mcpServers.a.{field}: has no effect")
+    named = "env_file" if field == "envFile" else field
+    document = {"mcpServers": {"a": {"url": "http://127.0.0.1:1/mcp"}}, "defaults": {named: value}}
+    assert parse_config(json.dumps(document)).warnings == ()
+
+
 def test_a_good_file_has_no_warnings() -> None:
     inputs = [{"id": "k", "type": "command", "description": "", "command": "x", "args": {}}]
     web = {"type": "streamable", "server_parameters": {"url": "http://u", "headers": {"H": "${input:k}"}}, "vrl": "."}

@@ -35,6 +35,7 @@ from smcp_computer.config.secret_store import SecretsError
 from smcp_computer.mcp.events import State
 from smcp_computer.pins import entry_of
 from smcp_computer.settings import SOCKET, ComputerSettings, state_directory
+from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import AgentCallData
@@ -48,6 +49,10 @@ SETTLE_S: Final = 10.0
 """How long a command waits for the server that it starts: its user wants to see whether it works."""
 IN_FLIGHT: Final = ("running", "asking")
 """Outcomes of calls that have not ended."""
+_ASKS: Final = (
+    "the tool asks for input, which this command cannot give: it was cancelled. A Computer with SMCP_ELICIT=terminal "
+    "asks at its terminal"
+)
 SHUTDOWN_S: Final = 1.0
 """How long an answer may hold up the end of the process."""
 
@@ -153,6 +158,11 @@ class Control:
         if answer.error is not None:
             said = orjson.loads(answer.body)
             return _json({"error": said["message"]}, said["code"])
+        if tool_results.INPUT_REQUIRED.encode() in answer.body:
+            result = orjson.loads(answer.body)
+            if tool_results.INPUT_REQUIRED in (result.get("meta") or {}):
+                self._computer.calls.cancel(AgentCallData(agent=LOCAL, req_id=req_id))
+                return _json(tool_results.failed(_ASKS))
         return web.Response(body=answer.body, content_type="application/json")
 
     async def _history(self, request: web.Request) -> web.Response:

@@ -6,11 +6,13 @@
 import codecs
 import csv
 import io
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import orjson
 
@@ -94,18 +96,30 @@ class Wanted:
 
 def read_file(path: Path) -> Iterator[Line]:
     """The records of a file and of the former ones, the oldest first. Raises SettingsError: it cannot be read."""
-    names = [each for number in range(KEPT, -1, -1) if (each := former(path.absolute(), number)).exists()]
-    if not names:
-        raise SettingsError(f"--file (SMCP_AUDIT_FILE): {path}: cannot be read: there is no such file")
-    for name in names:
+    with ExitStack() as stack:
+        opened: list[tuple[Path, BinaryIO]] = []
+        number = 0
         try:
-            with name.open("rb") as lines:
+            # The newest first, and all before one is read: a rotation meanwhile moves files to where they are looked
+            # for next, so that one may come twice and none is skipped.
+            while number <= KEPT or former(path, number).exists():
+                with suppress(FileNotFoundError):
+                    file = stack.enter_context(former(path, number).open("rb"))
+                    if not any(os.path.sameopenfile(file.fileno(), other.fileno()) for _, other in opened):
+                        opened.append((former(path, number), file))
+                number += 1
+        except OSError as error:
+            raise SettingsError(f"{former(path, number)}: cannot be read: {error.strerror or error}") from None
+        if not opened:
+            raise SettingsError(f"--file (SMCP_AUDIT_FILE): {path}: cannot be read: there is no such file")
+        for name, lines in reversed(opened):
+            try:
                 for count, raw in enumerate(lines, 1):
                     if record := raw.strip(_AROUND):
                         cut = "" if raw.endswith(b"\n") else " (cut in the middle)"
                         yield Line(record, f"{name}, line {count}{cut}")
-        except OSError as error:
-            raise SettingsError(f"{name}: cannot be read: {error.strerror or error}") from None
+            except OSError as error:
+                raise SettingsError(f"{name}: cannot be read: {error.strerror or error}") from None
 
 
 class Duplicates:

@@ -233,7 +233,8 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         own = other_mcp_hosts.own_server(body)
         place = places[name] = Place(above, name, own.written)
         warned += (f"{place.field(key)}: {why}" for key, why in own.mistakes)
-        warned += [*lint.unknown_fields(place, own.body), *lint.lint_parameters(place, own.body, input_ids)]
+        warned += [*lint.unknown_fields(place, own.body), *lint.without_effect(place, own.body)]
+        warned += lint.lint_parameters(place, own.body, input_ids)
         found: list[str] = []
         of_host = {field: own.body[field] for field in HostSettings.model_fields if field in own.body}
         settings = checked(HostSettings.model_validate, defaults | of_host, found, place.field)

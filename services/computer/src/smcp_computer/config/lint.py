@@ -200,6 +200,16 @@ def fields_of(kind: Any) -> tuple[set[str], set[str]]:
     return fields, {name for model in parameters for name in model.model_fields}
 
 
+OF_PROGRAMS: Final = frozenset({"env_file", "user", "environment", "limits", "cgroup", "sandbox"})
+
+
+def without_effect(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
+    """Warns of settings for a program of this host at a server over HTTP; `body` as in `unknown_fields`."""
+    if body.get("type") in ("streamable", "sse"):
+        for key in OF_PROGRAMS.intersection(body):
+            yield f"{place.field(key)}: has no effect: it is for stdio servers, and this one runs elsewhere"
+
+
 def unknown_fields(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
     """Warns of fields that are not read; `body` is in the structure of the protocol."""
     fields, inner = fields_of(body.get("type"))
