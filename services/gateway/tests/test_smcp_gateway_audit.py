@@ -69,6 +69,15 @@ def call(session: Session, tool: str = "echo", event: str = CALL) -> Call:
     return Call(CATALOG[event], session.caller(), "r1", asyncio.get_running_loop().time() + 5, payload)
 
 
+async def test_a_call_that_is_broken_off_is_recorded_although_its_client_is_gone() -> None:
+    audit, sink, session, sessions = opened()
+    broken_off = call(session)
+    sessions.remove(session.id)
+    audit.concluded(broken_off, None, 1.0, 10)
+    [record] = sink.records
+    assert (record["outcome"], record["address"]) == ("broken_off", "192.0.2.1")
+
+
 @pytest.mark.parametrize("gateway", [0, 1])
 async def test_an_agent_that_comes_back_and_does_not_repeat_its_call_hides_nothing(nats_url: str, gateway: int) -> None:
     async with couple(nats_url, 2) as pair:

@@ -124,6 +124,8 @@ class Caller:
     """What its key or token allows; None: as `subject`."""
     local: bool = False
     """The user of a Computer's own host."""
+    address: str = ""
+    """Of a gateway's client; for the audit trail."""
 
 
 def to_headers(caller: Caller) -> Headers:

@@ -77,7 +77,7 @@ class Audit:
         caller, fields = session.caller(), _request_fields(event.body)
         refusal = Event("refusal", str(answer.error), event=event.name, why=_message(answer))
         refusal.office, refusal.role, refusal.name = caller.office, caller.role, caller.name
-        refusal.subject, refusal.address = _subject(caller), session.address
+        refusal.subject, refusal.address = _subject(caller), caller.address
         refusal.computer, refusal.tool = fields.get("computer"), fields.get("tool_name")
         refusal.req_id, refusal.request_bytes = fields.get("req_id"), event.size or None
         self.trail.write_refusal(refusal, caller.office)
@@ -126,7 +126,7 @@ def _event(
     event.by = None if caller.rights is None else caller.rights.delegate or None
     event.role = caller.role or payload.get("role")
     event.name = caller.name or payload.get("name")
-    event.address = None if session is None else session.address
+    event.address = caller.address or None
     event.computer = payload.get("computer")
     event.tool = payload.get("tool_name")
     event.seconds = seconds

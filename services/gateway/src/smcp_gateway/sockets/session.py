@@ -137,7 +137,7 @@ class Session:
         known = self._caller
         if known is None or known[0] is not membership or known[1].role != self.role:
             office = membership.office if membership else None
-            caller = Caller(self.role, office, self.name, self.id)
+            caller = Caller(self.role, office, self.name, self.id, address=self.address)
             if (principal := self.principal) is not None:
                 caller = replace(caller, authenticated=True, subject=principal.identity, rights=principal.rights)
             self._caller = known = membership, caller
