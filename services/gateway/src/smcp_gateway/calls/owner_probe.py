@@ -28,7 +28,7 @@ from smcp_bus.bus import OWN_LAG_S, Bus, BusError, NoResponder, Reply, RequestTi
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
-from smcp_gateway.calls.table import CallTable, PendingCall
+from smcp_gateway.calls.table import STILL_S, CallTable, PendingCall
 from smcp_proto.errors import GONE, SmcpError, Unavailable, no_such_computer
 
 EVERY_S: Final = 0.25
@@ -127,7 +127,8 @@ class OwnerProbe:
             return False
         except RequestTimedOut:
             late = self._loop.time() - now - self._patience
-            if owner.heard_at < now and late < OWN_LAG_S:
+            moves = any(call.arrives_until >= now + STILL_S for call in calls)  # its owner asked for a part since
+            if owner.heard_at < now and not moves and late < OWN_LAG_S:
                 await self._end_gone(calls, now, "the Computer does not answer", self._patience * FIND)
         except BusError:
             pass  # the connection broke: the bus ends these calls itself
@@ -148,7 +149,7 @@ class OwnerProbe:
         answer = _read(reply)
         unknown, ended, lost = set(answer.unknown), set(answer.ended), set(answer.lost_queries)
         for call in calls:
-            if call.ask_from > asked_at:
+            if max(call.ask_from, call.arrives_until) > asked_at:
                 continue
             key = (call.agent, call.req_id)
             if call.tracked and key in unknown:

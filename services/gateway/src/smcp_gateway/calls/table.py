@@ -40,7 +40,7 @@ ASK_AFTER_S: Final = 0.2
 """Age of a call from which on its owner is asked after it."""
 
 PARSED_S: Final = 1.0
-"""The same since its owner has all parts of a large one: it parses others before it."""
+"""For how long its owner may not know a large one of which it has all parts: it parses others before it."""
 
 STILL_S: Final = 16.0
 """For how long no part of a request may be asked for: an owner gives up after less, and never tells."""
@@ -69,6 +69,8 @@ class PendingCall:
     """The identity of who calls, or for whom: its owner knows the call by it, too."""
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
+    arrives_until: float = 0.0
+    """Until when (loop time) its owner may not know it: it has not got, or not read, all of the request."""
     on_wire: bool = False
     """It was sent, and no reply says that it was not run: it may have run."""
     ended_at: float | None = None
@@ -94,6 +96,7 @@ class PendingCall:
     def sent(self, now: float) -> None:
         self.on_wire = True
         self.ask_from = now + ASK_AFTER_S
+        self.arrives_until = 0.0
         self.ended_at = None
 
     def not_run(self) -> None:
@@ -104,15 +107,11 @@ class PendingCall:
 
     def request_moved(self) -> None:
         self.happened("smcp.request_in_chunks")
-        self._ask_after(STILL_S)
+        self.arrives_until = asyncio.get_running_loop().time() + STILL_S
 
     def request_delivered(self) -> None:
         # its owner has to parse it; what was asked before says nothing
-        self._ask_after(PARSED_S)
-
-    def _ask_after(self, seconds: float) -> None:
-        if self.ask_from != NOT_SENT:
-            self.ask_from = asyncio.get_running_loop().time() + seconds
+        self.arrives_until = asyncio.get_running_loop().time() + PARSED_S
 
     def watched(self) -> None:
         """Its owner is not to be asked after it any more."""
