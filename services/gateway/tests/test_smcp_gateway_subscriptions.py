@@ -1,12 +1,15 @@
 """The table of who subscribed to what at one Computer: pure."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from smcp_bus.dispatch import RawJson
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_gateway.computers.subscriptions import Subscriptions, granted
 from smcp_proto.errors import MAX_SUBSCRIPTIONS, RateLimited, TooLarge
+from smcp_proto.schemas import SubscribeResourceReq
 
 URI = "file:///深"
 
@@ -54,6 +57,41 @@ def test_an_agent_that_has_left_has_no_subscription() -> None:
     subscribe(table)
     assert table.clear()
     assert not table.clear()
+
+
+def request() -> SubscribeResourceReq:
+    params = {"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": {"uri": URI}}
+    return SubscribeResourceReq.model_validate({"roomId": "o", "computerId": "box", "agent": "anna", "payload": params})
+
+
+GRANTED = RawJson(b'{"payload":{"jsonrpc":"2.0","id":1,"result":{}}}')
+
+
+async def test_a_subscription_that_is_granted_after_an_unsubscribe_stays() -> None:
+    table, answer = Subscriptions(), asyncio.get_running_loop().create_future()
+    subscribe(table)
+    again = asyncio.create_task(table.subscribe(request(), lambda: answer))
+    await asyncio.sleep(0)
+    table.end("anna", None, URI)
+    answer.set_result(GRANTED)
+    await again
+    assert who(table) == ["anna"]
+
+
+@pytest.mark.parametrize("returns", [True, False])
+async def test_a_request_of_a_membership_that_has_ended_changes_nothing(returns: bool) -> None:
+    table, answer = Subscriptions(), asyncio.get_running_loop().create_future()
+    late = asyncio.create_task(table.subscribe(request(), lambda: answer))
+    await asyncio.sleep(0)
+    table.left("anna")
+    if returns:
+        subscribe(table)
+        answer.set_exception(TimeoutError())
+    else:
+        answer.set_result(GRANTED)
+    await asyncio.wait([late])
+    assert isinstance(late.exception(), TimeoutError) == returns
+    assert who(table) == ["anna"] * returns
 
 
 def test_a_repeated_subscription_is_counted_once() -> None:

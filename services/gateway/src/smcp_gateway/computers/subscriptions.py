@@ -64,13 +64,16 @@ class Subscriptions:
         """Ask the Computer, and keep the subscription if it grants it. Raises as `add`, `ask` and `granted`."""
         agent, server, uri = request.agent or "", request.serverId, request.payload.params.uri
         is_new, is_granted = self.add(agent, server, uri), False
+        mine = self._agents[agent]  # not used any more if the Agent leaves meanwhile
         try:
             answer = await ask()
             is_granted = granted(answer.body)
         finally:
             if is_new and not is_granted:
-                self._agents.get(agent, set()).discard((server, _digest(uri)))
+                mine.discard((server, _digest(uri)))
                 self._ended()
+        if is_granted and self._agents.get(agent) is mine:
+            self.add(agent, server, uri)  # an unsubscribe may have ended it meanwhile
         return answer
 
     async def unsubscribe(self, request: UnsubscribeResourceReq, ask: Ask) -> RawJson:
