@@ -46,6 +46,24 @@ async def test_the_largest_answer_that_a_default_client_can_receive_arrives(nats
         assert (await ask(anna, call()))["code"] == 413
 
 
+@pytest.mark.rule("answers.calls.result.unchanged")
+async def test_a_large_result_with_the_word_message_is_no_error_where_it_begins_as_published_computers_write_it(
+    nats_url: str,
+) -> None:
+    result = {"meta": None, "content": ["x" * 9 * MIB], "structuredContent": {"message": "m"}, "isError": False}
+
+    async def serve(verb: str, _: Incoming) -> Reply:
+        return reply(result if verb == "tool_call" else {"unknown": []})
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url, auth={"max_message": 32 * MIB}, take=33 * MIB) as anna,
+        world.computer(OFFICE, "box", serve),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        assert await ask(anna, call()) == result
+
+
 @pytest.mark.rule("answers.large.others")
 async def test_four_answers_of_32_mib_arrive_while_small_calls_go_on(nats_url: str) -> None:
     body = b'"' + b"x" * (32 * MIB - 2) + b'"'

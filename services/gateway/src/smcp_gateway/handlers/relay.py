@@ -62,7 +62,8 @@ RECONNECT_S: Final = 0.6
 DEEPEST: Final = 200
 """Levels of an answer, as many as `exact_json.read` takes. Readers in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
-_FIRST_FIELD: Final = re.compile(rb'\s*\{\s*"([A-Za-z_]{1,64})"')
+_FIRST_FIELD: Final = re.compile(rb'\s*\{\s*(?:"_?meta"\s*:\s*null\s*,\s*)?"([A-Za-z_]{1,64})"')
+"""Published Computers begin a result with `"meta": null`."""
 NO_JSON: Final = "the Computer's answer is not JSON"
 TOO_DEEP: Final = f"the Computer's answer is nested more than {DEEPEST} levels deep"
 
