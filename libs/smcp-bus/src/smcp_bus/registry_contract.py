@@ -2,7 +2,8 @@
 
 Those of a member are on `smcp.v1.<office>.server.<role>.<name>.<verb>` and those of a process on
 `smcp.hosts.v1.<credential>.<process>.<verb>`; joins, leaves and `confirm` carry the claim in the header `Smcp-Claim`.
-Those of an operator, on `smcp.operators.v1.<credential>.<verb>`, are answered from the view, so without quorum, too.
+Those of an operator are on `smcp.operators.v1.<credential>.<verb>`; `offices` and `room` are answered from the view, so
+without quorum, too.
 """
 
 from enum import StrEnum

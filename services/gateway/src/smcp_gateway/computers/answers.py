@@ -71,7 +71,7 @@ def read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
     try:
         return error_in(exact_json.read(answer), expected, len(answer)) or answer
     except ValueError:
-        return answer  # the Agent's gateway refuses or mends it
+        return answer  # the Agent's gateway refuses it
 
 
 def error_in(result: Any, expected: Collection[str], size: int) -> SmcpError | None:
@@ -102,4 +102,4 @@ def _rename_meta(answer: bytes) -> bytes:
         result = exact_json.read(answer)
         return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
     except ValueError:
-        return answer  # the Agent's gateway refuses or mends it
+        return answer  # the Agent's gateway refuses it
