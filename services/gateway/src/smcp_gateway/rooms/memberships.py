@@ -103,7 +103,7 @@ class Memberships:
 
         Raises:
             NotInOffice: it is not in that office.
-            Unavailable, BusError: it cannot be done now; it stays a member, or is disconnected if that is not known.
+            Unavailable, BusError: it cannot be done now; it stays a member.
         """
         membership = session.membership
         if membership is None or membership.office != office_id:
@@ -117,9 +117,8 @@ class Memberships:
             await self._release(membership, req_id)
         except BaseException as error:
             membership.ending = False
-            if may_have_run(error):  # whether it is a member nobody knows: it reconnects
-                why = "its leave may have been carried out"
-                self.background.once("ending a session", lambda: self.hang_up(session, why))
+            if may_have_run(error):
+                self.generations.want()  # the repair asserts it, if it was carried out after all
             raise
         self.audit.left(session, membership.seat, "ok", req_id)
         if session.membership is membership:

@@ -233,9 +233,10 @@ class Office:
         if notice.entered or notice.about is None or notice.epoch is None:
             return
         for session, membership in members:
-            if session.is_(*notice.about) and notice.epoch > membership.epoch and not membership.ending:
+            if session.is_(*notice.about) and notice.epoch > membership.epoch:
                 membership.ended_by = max(membership.ended_by, notice.epoch)
-                self._generations.want()
+                if not membership.ending:
+                    self._generations.want()
 
     async def _pass_on(self, sessions: Iterable[Session], notice: Notice) -> None:
         about = notice.about
