@@ -22,6 +22,7 @@ from smcp_registry.store import (
     StoreUnusable,
     open_store,
 )
+from smcp_testing.nats_cluster import NODES, open_cluster
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually, within
 
@@ -66,7 +67,9 @@ async def test_a_bucket_that_another_registry_is_making_is_waited_for(
             await open_store(bus, js, lease_s=10, replicas=1, start_s=0.3)
 
 
-async def test_a_bucket_of_another_configuration_is_changed_and_keeps_its_records(nats_url: str) -> None:
+async def test_a_bucket_of_another_configuration_is_changed_and_keeps_its_records(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         js = bus.jetstream()
         older = await js.create_key_value(api.KeyValueConfig(bucket="members", history=1, ttl=60))
@@ -79,6 +82,18 @@ async def test_a_bucket_of_another_configuration_is_changed_and_keeps_its_record
             members, leases = [(await js.stream_info(f"KV_{name}")).config for name in ("members", "leases")]
             assert (members.max_msgs_per_subject, members.max_age) == (64, 0)
             assert (leases.max_age, leases.subject_delete_marker_ttl) == (lease_s, lease_s)
+    warnings = [record.getMessage() for record in caplog.records if record.name == "smcp_registry.store"]
+    assert [warning.partition(":")[0] for warning in warnings] == [
+        "the entries of the bucket members expire after 0 s from now on, not 60",
+        "the entries of the bucket leases expire after 2 s from now on, not 10",
+    ]
+
+
+async def test_a_registry_with_fewer_replicas_leaves_a_bucket_on_its_servers(tmp_path: Path) -> None:
+    async with open_cluster(tmp_path) as (first, *_), open_bus(BusConfig(url=first.url)) as bus:
+        for replicas in (NODES, 1):
+            await opened(bus, replicas=replicas)
+            assert (await bus.jetstream().stream_info("KV_members")).config.num_replicas == NODES
 
 
 async def test_more_replicas_than_servers_are_refused(nats_url: str) -> None:

@@ -315,10 +315,27 @@ async def _account(js: JetStreamContext) -> api.AccountInfo:
         ) from error
 
 
+async def _update(js: JetStreamContext, bucket: str, plan: api.StreamConfig) -> api.StreamConfig:
+    """The configuration for a bucket that is there: `plan`, on no fewer servers than before."""
+    found = (await js.stream_info(plan.name or "")).config
+    if (found.max_age or 0) != (plan.max_age or 0):
+        _log.warning(
+            "the entries of the bucket %s expire after %g s from now on, not %g: SMCP_LEASE_S has to be the same at "
+            "all registries",
+            bucket,
+            plan.max_age or 0,
+            found.max_age or 0,
+        )
+    replicas = max(found.num_replicas or 1, plan.num_replicas or 1)
+    if replicas != plan.num_replicas:
+        _log.warning("the bucket %s stays on %d servers, SMCP_KV_REPLICAS is less", bucket, replicas)
+    return plan.evolve(first_seq=None, num_replicas=replicas)
+
+
 async def _open(js: JetStreamContext, bucket: str, plan: api.StreamConfig) -> KeyValue:
     try:
         if not await make_stream(js, plan):
-            await js.update_stream(plan.evolve(first_seq=None))
+            await js.update_stream(await _update(js, bucket, plan))
     except APIError as error:
         if error.err_code == NO_REPLICAS:
             raise StoreMismatch(
