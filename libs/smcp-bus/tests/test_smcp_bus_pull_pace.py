@@ -57,6 +57,29 @@ async def test_each_chunk_is_asked_of_a_slow_peer_once(nats_url: str) -> None:
         assert asked.times.total() == CHUNKS
 
 
+async def test_what_was_lost_on_its_way_is_asked_for_again_once(nats_url: str) -> None:
+    config = BusConfig(url=nats_url)
+    async with open_bus(config) as asker, open_bus(config) as server:
+        lost: set[bytes] = set()
+
+        def lossy(send: Send) -> Send:
+            def once(subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
+                index = chunk_index(head) if is_chunk(head) else b""
+                if index in {b"%d" % CHUNKS, b"%d" % (CHUNKS - 1)} - lost:
+                    lost.add(index)
+                else:
+                    send(subject, reply, head, body)
+
+            return once
+
+        interpose(server, lossy)
+        asked = Asked(asker)
+        await server.serve("large", give)
+        assert (await asker.request("large", b"", timeout=30)).body == BODY
+        assert len(lost) == 2
+        assert asked.times.total() == CHUNKS + len(lost)
+
+
 async def test_a_resumed_process_does_not_pull_chunks_again_that_are_in_its_socket(nats_url: str) -> None:
     config = BusConfig(url=nats_url)
     async with open_bus(config) as asker, open_bus(config) as server:
