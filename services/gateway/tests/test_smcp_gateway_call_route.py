@@ -8,9 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus import subjects
+from smcp_bus import owner, subjects
 from smcp_bus.bus import Incoming
-from smcp_gateway.calls import table as call_route
 from smcp_testing.gateway_world import MIB, NAMESPACE, World, connected, gateway_world
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.slow_reader import SlowReader, slow_reader
@@ -142,7 +141,7 @@ async def test_a_call_goes_on_after_its_agent_disconnected_and_the_repeat_gets_t
             released.set()
             assert await again == RESULT
             assert len(asked) == 1
-        assert len(pair.owner.route) == 0
+        assert pair.running == 0
 
 
 @BOTH
@@ -169,7 +168,7 @@ async def test_a_result_of_20_mb_arrives_from_a_computer_of_the_same_replica(nat
         for number in range(2):
             answer = await pair.anna.call(CALL, call(number, timeout=60), timeout=60)
             assert len(answer["text"]) == 20_000_000
-        await eventually(lambda: len(pair.owner.route) == 0)
+        await eventually(lambda: pair.running == 0)
 
 
 async def refusals(anna: SlowReader, calls: int) -> list[dict[str, Any]]:
@@ -203,7 +202,7 @@ async def test_large_unread_results_wait_within_a_bound(nats_url: str, calls: in
         for number in range(1, calls + 1):
             await anna.send(number, CALL, call(number, timeout=60))
         session = next(session for session in gateway.sessions if session.role == "agent")
-        await eventually(lambda: len(asked) == calls and len(gateway.route) == 0, timeout=30)
+        await eventually(lambda: len(asked) == calls and gateway.computers.running == 0, timeout=30)
         assert session.reply_bytes <= 4 * MIB
         refused = await refusals(anna, calls)
         assert bool(refused) is bound
@@ -215,7 +214,7 @@ async def test_large_unread_results_wait_within_a_bound(nats_url: str, calls: in
 async def test_calls_above_the_share_of_an_office_are_503_and_not_run_and_another_office_is_served(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_route, "MAX_REQUESTS", 4)
+    monkeypatch.setattr(owner, "MAX_REQUESTS", 4)
     async with couple(nats_url, 1) as pair, connected(pair.world.url) as bob, connected(pair.world.url) as car:
         asked = serve(pair.box, CALL, hang(pair.box))
         waiting = [asyncio.create_task(pair.anna.call(CALL, call(number, timeout=60))) for number in range(2)]
@@ -237,6 +236,6 @@ async def test_queries_end_with_the_connection_of_their_agent(nats_url: str) -> 
         asked = serve(pair.box, "client:get_config", hang(pair.box))
         for _ in range(3):
             await pair.anna.sio.emit("client:get_config", query(), namespace=NAMESPACE)
-        await eventually(lambda: len(asked) == len(pair.owner.route) == 3)
+        await eventually(lambda: len(asked) == len(pair.session.asks) == 3)
         await pair.anna.sio.disconnect()
-        await eventually(lambda: len(pair.owner.route) == len(pair.session.asks) == 0, timeout=15)  # a query has 30 s
+        await eventually(lambda: len(pair.session.asks) == 0, timeout=15)  # a query has 30 s

@@ -18,7 +18,7 @@ from smcp_bus.tracing import client_spans, log_fields
 from smcp_gateway.audit import Audit
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe
-from smcp_gateway.calls.table import CallRoute, CallTable
+from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resources import ListResources, metered, resource_updated
@@ -100,7 +100,6 @@ class Gateway:
             audit,
             hang_up=self.transport.hang_up,
         )
-        self.route = CallRoute(bus, self.computers.by_subject)
         self.transport.gone = self.memberships.gone
         self._repair = Repair(
             registry,
@@ -124,17 +123,17 @@ class Gateway:
             move_s=settings.move_s,
             spread_s=settings.rebalance_s,
         )
-        relay = Relay(
-            self.route,
+        self.relay = Relay(
+            bus,
+            self.computers,
             registry,
             calls,
             sessions,
             self._background,
             max_values=settings.max_values,
             send=self.transport.send,
-            notes=self.computers.owner.notes,
         )
-        self.transport.dispatcher = self._client_dispatcher(relay, settings.max_values)
+        self.transport.dispatcher = self._client_dispatcher(self.relay, settings.max_values)
         self.lease = LeaseKeeper(
             registry,
             lease_s=settings.lease_s,
@@ -158,7 +157,6 @@ class Gateway:
             "questions_to_clients": sum(len(session.asks) for session in self.sessions),
             "offices": len(self.offices),
             "calls": len(self.calls),
-            "local_requests": len(self.route),
             "computers": len(self.computers),
             "computers_subscriptions": self.computers.subscribed,
             **self.computers.owner.held(),
@@ -194,7 +192,6 @@ class Gateway:
                 await self._stop()
         finally:
             stop_watching()
-            await self.route.close()
             await serving.drain()
 
     def _client_dispatcher(self, relay: Relay, max_values: int) -> Dispatcher:

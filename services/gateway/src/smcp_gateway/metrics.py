@@ -52,7 +52,7 @@ def measure(gateway: "Gateway") -> None:
     counter(
         "smcp_gateway_computer_requests",
         "Requests to Computers, by where their owners are: in this process, or behind the bus",
-        lambda: gateway.route.requests,
+        lambda: gateway.relay.requests,
         label="owner",
     )
     counter(

@@ -1,37 +1,21 @@
-"""The calls that wait for Computers here, and the route of each: within this process, or over the bus.
+"""The calls that wait for Computers here.
 
-A call costs an entry in `CallTable` and no task or timer of its own: `settle` interrupts the task of its event. A
-request that stays here has a task of its own: a tool call goes on without its caller, and a query ends with it.
+A call costs an entry in `CallTable` and no task or timer of its own: `settle` interrupts the task of its event.
 """
 
 import asyncio
-import logging
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import orjson
 from opentelemetry.trace import INVALID_SPAN, Span
 
-from smcp_bus import ownership, subjects
-from smcp_bus.bus import (
-    BodyTooLarge,
-    Bus,
-    Headers,
-    Incoming,
-    Reply,
-    RequestHandler,
-    RequestTimedOut,
-    error_reply,
-)
+from smcp_bus import ownership
 from smcp_bus.dispatch import RawJson
-from smcp_bus.headers import PROGRESS
-from smcp_bus.limits import ByteBudget
-from smcp_bus.nats.client import MAX_CHUNK
-from smcp_bus.ownership import MAX_REQUESTS
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_proto import tool_results
-from smcp_proto.errors import Internal, SmcpError, Unavailable
+from smcp_proto.errors import SmcpError
 
 CANCEL_GRACE_S: Final = 1.0
 """How long an owner may take to settle a call that was cancelled (seconds)."""
@@ -222,91 +206,3 @@ class CallTable:
         for call in self:
             if call.cancelled_at is not None and now - call.cancelled_at >= CANCEL_GRACE_S:
                 self.settle(call, CANCELLED)
-
-
-_log: Final = logging.getLogger("smcp_gateway.calls.table")
-
-
-class TooManyCalls(Unavailable):
-    """Nothing was sent."""
-
-
-class LocalComputer(Protocol):
-    """A Computer that this process owns."""
-
-    @property
-    def takes_calls(self) -> bool: ...
-
-    @property
-    def handle(self) -> RequestHandler: ...
-
-
-class CallRoute:
-    """Hands a request to the Computer's owner in this process, or to the bus. `close` it before the bus."""
-
-    def __init__(self, bus: Bus, here: Mapping[str, Sequence[LocalComputer]]) -> None:
-        """`here`: by subject without its verb."""
-        self.bus = bus
-        self._here = here
-        self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[Reply]] = set()
-        self._slots = ByteBudget(MAX_REQUESTS)
-        self.requests = {"here": 0, "bus": 0}
-        """Requests to Computers, by where their owners are."""
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    async def request(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        timeout: float,
-        headers: Headers,
-        progress: PendingCall,
-        span: Span = INVALID_SPAN,
-    ) -> Reply:
-        """See `Bus.request`. An owner in this process is not probed, since no connection to it can break."""
-        computers = self._here.get(subjects.without_verb(subject)) if self._here else None
-        handler = next((computer.handle for computer in computers if computer.takes_calls), None) if computers else None
-        self.requests["bus" if handler is None else "here"] += 1
-        if handler is None:
-            reply = await self.bus.request(subject, body, timeout=timeout, headers=headers, progress=progress)
-            if len(reply.body) > MAX_CHUNK:
-                span.add_event("smcp.answer_in_chunks", {"bytes": len(reply.body)})
-            return reply
-        if len(body) > self.bus.max_body:
-            raise BodyTooLarge(len(body), self.bus.max_body)
-        if (slot := self._slots.take(1, progress.office)) is None:
-            raise TooManyCalls("too many calls run here; ask again", details={"may_have_run": False})
-        progress.watched()
-        deadline = self._loop.time() + timeout
-        note = progress.noted if PROGRESS in headers else None
-        task = self._loop.create_task(self._run(handler, Incoming(subject, body, headers, deadline, note)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: slot.release())
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await asyncio.shield(task)
-        except TimeoutError:
-            raise RequestTimedOut("no answer in time") from None
-        finally:
-            if not progress.tracked:
-                task.cancel()  # without its caller a query ends, and its quota is free again
-
-    async def close(self) -> None:
-        while self._tasks:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.wait(self._tasks)
-
-    async def _run(self, handler: RequestHandler, incoming: Incoming) -> Reply:
-        try:
-            return await handler(incoming)
-        except asyncio.CancelledError:
-            return error_reply(Unavailable("shutting down"))  # or its caller has gone
-        except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
-            _log.exception("the handler of %s failed", incoming.subject)
-            return error_reply(Internal("internal error"))

@@ -49,8 +49,8 @@ class ComputerTable:
     subscriptions: CountSubscriptions
     observe: Observe | None = None
     owner: Owner = field(default_factory=Owner, init=False)
-    by_subject: dict[str, list[SocketIoComputer]] = field(default_factory=dict, init=False)
-    """By their subject without the verb: one each, or two while a name changes its session here."""
+    _named: dict[tuple[str, str], list[SocketIoComputer]] = field(default_factory=dict, init=False)
+    """By office and name: one each, or two while a name changes its session here."""
     _owned: dict[Key, SocketIoComputer] = field(default_factory=dict, init=False)
     _offices: dict[str, set[SocketIoComputer]] = field(default_factory=dict, init=False)
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
@@ -103,7 +103,7 @@ class ComputerTable:
         owned = SocketIoComputer(session, office, name, self)
         self._owned[session.id, office] = owned
         self._offices.setdefault(office, set()).add(owned)
-        self.by_subject.setdefault(subjects.without_verb(subject), []).append(owned)
+        self._named.setdefault((office, name), []).append(owned)
         try:
             owned.subscription = await self.bus.serve(
                 subject, owned.handle, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS
@@ -144,14 +144,17 @@ class ComputerTable:
         here.discard(owned)
         if not here:
             del self._offices[office]
-        subject = subjects.without_verb(subjects.client_all(office, owned.name))
-        served = self.by_subject[subject]
-        served.remove(owned)
-        if not served:
-            del self.by_subject[subject]
+        named = self._named[office, owned.name]
+        named.remove(owned)
+        if not named:
+            del self._named[office, owned.name]
         owned.close()
         if owned.subscription is not None:
             self.background.once("giving up a Computer's subject", owned.subscription.drain)
+
+    def serving(self, office: str, name: str) -> SocketIoComputer | None:
+        """The Computer of that name, if calls of this process may run here now."""
+        return next((each for each in self._named.get((office, name), ()) if each.takes_calls), None)
 
     def of(self, session_id: str, office: str) -> SocketIoComputer | None:
         return self._owned.get((session_id, office))

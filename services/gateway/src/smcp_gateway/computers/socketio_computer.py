@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from smcp_bus import exact_json, registry_contract, subjects
-from smcp_bus.bus import Incoming, Reply, Subscription
+from smcp_bus.bus import Headers, Incoming, Note, Reply, Subscription
 from smcp_bus.callers import Rights, check_listed, read_only_hints, with_caller
 from smcp_bus.dispatch import Call, Dispatcher, Handler, RawJson
 from smcp_bus.outbox import Outbox
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, RunningCall, Seat, Stop, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
-from smcp_bus.subjects import computer_route, request_handler
+from smcp_bus.subjects import computer_route, request_handler, to_reply
 from smcp_bus.tracing import bus_spans, carried
 from smcp_gateway.computers.answers import expected_fields, large_result, of_acknowledgement, read_error, result_of
 from smcp_gateway.computers.subscriptions import Subscriptions
@@ -131,6 +131,13 @@ class SocketIoComputer:
         if self.session.leaving and verb != registry_contract.PENDING.verb and not self._knows(verb, incoming):
             return MOVING_REPLY  # the next owner runs it
         return await self._dispatch(incoming)
+
+    async def ask(self, subject: str, call: Call, headers: Headers, note: Note | None) -> Reply:
+        """Answer a call of this process as one that came over the bus, but not by way of JSON. See `takes_calls`."""
+        answer = await self._dispatcher.dispatch(
+            call.row, call.caller, call.payload, deadline=call.deadline, headers=headers, subject=subject, note=note
+        )
+        return to_reply(answer)
 
     def changed(self) -> None:
         """It announces a change: its tools may be others."""

@@ -19,17 +19,19 @@ from opentelemetry.trace import Span, use_span
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import exact_json, subjects
-from smcp_bus.bus import BodyTooLarge, BusError, Headers, NoResponder, NotConnected, Reply, RequestTimedOut
+from smcp_bus.bus import BodyTooLarge, Bus, BusError, Headers, NoResponder, NotConnected, Reply, RequestTimedOut
 from smcp_bus.callers import Rights, to_headers, without_tools
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import ERROR, NOT_RUN, PROGRESS, REQ_ID
+from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
-from smcp_bus.tool_progress import NoteCounts, ProgressThrottle
+from smcp_bus.tool_progress import ProgressThrottle
 from smcp_bus.tracing import carried, link, sent
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall, TooManyCalls
+from smcp_gateway.calls.table import CallTable, PendingCall
 from smcp_gateway.computers.answers import error_in, expected_fields
+from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.sockets.packet import Frame, event_frame, largest_reply, too_large
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto import tool_results
@@ -70,7 +72,8 @@ TOO_DEEP: Final = f"the Computer's answer is nested more than {DEEPEST} levels d
 
 @dataclass(eq=False, repr=False)
 class Relay:
-    route: CallRoute
+    bus: Bus
+    computers: ComputerTable
     registry: RegistryClient
     calls: CallTable
     sessions: Sessions
@@ -79,7 +82,8 @@ class Relay:
     max_values: int
     send: Callable[[Session, Frame], bool]
     """Write to a client without waiting."""
-    notes: NoteCounts
+    requests: dict[str, int] = field(default_factory=lambda: {"here": 0, "bus": 0}, init=False)
+    """Requests to Computers, by where their owners are."""
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
     async def __call__(self, request: BaseModel, call: Call) -> RawJson:
@@ -165,7 +169,7 @@ class Relay:
                 self.send(session, event_frame(TOLD_OF_PROGRESS, body))
 
         call = {"agent": pending.agent, "computer": pending.computer, "req_id": pending.req_id}
-        return ProgressThrottle(send, self.notes, call)
+        return ProgressThrottle(send, self.computers.owner.notes, call)
 
     def _cancel_late(self, call: PendingCall) -> None:
         body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
@@ -176,7 +180,8 @@ class Relay:
 
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
-        body = exact_json.written(self._with_age(call) if REPEAT in call.payload else call.payload)
+        if REPEAT in call.payload:
+            call.payload = self._with_age(call)
         with sent(subject, call.span) as span:
             headers = {**call.headers, **carried(span)}
             if call.caller.rights is not None:
@@ -186,7 +191,7 @@ class Relay:
             if pending.progress is not None:
                 headers[PROGRESS] = "1"
             try:
-                reply = await self._until_run(subject, body, headers, pending, call, span)
+                reply = await self._until_run(subject, headers, pending, call, span)
                 if ERROR in reply.headers:
                     raise _error(reply)
                 expected = expected_fields(call.row)
@@ -194,7 +199,7 @@ class Relay:
                     return await self._checked_in_slices(pending.session, reply.body, expected)
                 await exact_json.check_cost(reply.body, self.max_values, "the answer")
                 return checked(reply.body, expected)
-            except (BodyTooLarge, TooManyCalls):  # nothing was sent
+            except BodyTooLarge:  # nothing was sent
                 pending.not_run()
                 raise
             except RequestTimedOut:
@@ -229,9 +234,7 @@ class Relay:
                 return {**call.payload, REPEAT: True}
         return call.payload
 
-    async def _until_run(
-        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call, span: Span
-    ) -> Reply:
+    async def _until_run(self, subject: str, headers: Headers, pending: PendingCall, call: Call, span: Span) -> Reply:
         """Send the request, again and again for as long as nobody has run it. The first tries follow at once: a
         subscription may just be on its way between two nodes of NATS."""
         backoff: Backoff | None = None
@@ -242,14 +245,7 @@ class Relay:
             offline: NotConnected | None = None
             moving = False
             try:
-                reply = await self.route.request(
-                    subject,
-                    body,
-                    timeout=max(call.deadline - now, 0.0),
-                    headers=headers,
-                    progress=pending,
-                    span=span,
-                )
+                reply = await self._ask(subject, headers, pending, call, span)
                 if NOT_RUN not in reply.headers:
                     return reply
                 moving = reply.headers[NOT_RUN] == MOVING
@@ -260,7 +256,7 @@ class Relay:
             pending.not_run()
             now = self._loop.time()
             first = until is None
-            one_node = not self.route.bus.has_other_nodes
+            one_node = not self.bus.has_other_nodes
             until = until or now + (RECONNECT_S if offline is not None and one_node else WAIT_S)
             if first or now >= until:
                 if offline is None:
@@ -277,6 +273,23 @@ class Relay:
             if now + pause >= call.deadline:
                 raise offline or _not_available()
             await asyncio.sleep(min(pause, max(until - now, 0.0)))
+
+    async def _ask(self, subject: str, headers: Headers, pending: PendingCall, call: Call, span: Span) -> Reply:
+        """Ask the Computer's owner: in this process where that is its owner now, else over the bus."""
+        if (computer := self.computers.serving(pending.office, pending.computer)) is not None:
+            self.requests["here"] += 1
+            pending.watched()  # no connection to the owner can break
+            try:
+                async with asyncio.timeout_at(call.deadline):
+                    return await computer.ask(subject, call, headers, pending.noted if pending.progress else None)
+            except TimeoutError:
+                raise RequestTimedOut("no answer in time") from None
+        self.requests["bus"] += 1
+        body, left = exact_json.written(call.payload), max(call.deadline - self._loop.time(), 0.0)
+        reply = await self.bus.request(subject, body, timeout=left, headers=headers, progress=pending)
+        if len(reply.body) > MAX_CHUNK:
+            span.add_event("smcp.answer_in_chunks", {"bytes": len(reply.body)})
+        return reply
 
     async def _moves(self, pending: PendingCall, timeout: float) -> bool:
         """Whether a Computer that nobody answers for is on its way to another owner; False if no registry says it."""
