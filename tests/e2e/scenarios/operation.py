@@ -58,8 +58,8 @@ async def secrets_are_renewed_while_calls_go_on(world: World) -> None:
 
 
 async def nats_loses_its_store(world: World) -> None:
-    """nats-server comes back with nothing of JetStream: everybody asserts its members again, the rooms can be listed,
-    and later events are announced once."""
+    """nats-server comes back with nothing of JetStream: everybody asserts its members again. Nobody leaves or enters,
+    the rooms can be listed, and later events are announced once."""
     everybody = {("agent", "caller"), *(("computer", name) for name in ("alpha", "beta", "watcher"))}
     store, pids = Path(world.nats_model.jetstream.store_dir), _pids(world)
     async with crowd(world) as there:
@@ -89,6 +89,7 @@ async def nats_loses_its_store(world: World) -> None:
         async with members_bucket(world) as bucket:
             assert set(await bucket.members(LAB)) == everybody
     assert there.noticed("newcomer") == ["enter", "leave"]
+    nobody_moved_but(there)
     assert {name: pid for name, pid in _pids(world).items() if name != world.nats.name} == {
         name: pid for name, pid in pids.items() if name != world.nats.name
     }, "nothing else was restarted"

@@ -83,7 +83,7 @@ async def open_registry(
     announcer = Announcer(bus, js, store.members)
     await ask_jetstream("the announcer's consumer cannot be made", announcer.prepare, deadline=deadline)
     connection = ConnectionWatch(bus)
-    members, leases = MembersView(), Leases(store.leases, lease_s=lease_s)
+    members, leases = MembersView(lease_s=lease_s), Leases(store.leases, lease_s=lease_s)
     views: dict[str, View] = {MEMBERS: members, LEASES: leases}
     replace_lost = partial(make_missing, js, lease_s=lease_s, replicas=settings.kv_replicas, audit=recorded)
     owners = Owners(

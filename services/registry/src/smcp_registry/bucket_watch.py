@@ -4,7 +4,8 @@ A `View` is given all entries of a bucket, then every change, in order and witho
 used, since it does not say that it lost something: a consumer that vanished with its server, or messages on the way.
 
 A bucket may also be gone: NATS came back without its store. Then the registries make it anew, and processes whose
-connection was down take their leases again and assert their members.
+connection was down take their leases again and assert their members. Until those are back, for a lease at most, their
+office is not listed (`MembersView.awaited`): gateways would take those who come a moment later for gone.
 """
 
 import asyncio

@@ -47,18 +47,26 @@ class Tombstone:
 
 
 class MembersView(View):
-    """Who is in which office. `revision` never goes back but while a bucket that was made anew is empty."""
+    """Who is in which office. `revision` never goes back but while a bucket that was made anew is empty.
 
-    def __init__(self) -> None:
+    Args:
+        lease_s: within which those that live have asserted their members again after a bucket was lost, in seconds.
+    """
+
+    def __init__(self, *, lease_s: float = 10.0) -> None:
         super().__init__()
+        self._lease_s = lease_s
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, Entry] = {}
         self._offices: dict[str, dict[str, Entry]] = {}
         self._tombstones: dict[str, Tombstone] = {}
         self._moved = asyncio.Event()
+        self._awaited: dict[str, set[str]] = {}
+        self._awaited_until = 0.0
         self.revision = 0
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:
+        self._await(self._entries.keys() - {change.key for change in entries})
         tombstones = self._tombstones
         self._entries, self._offices, self._tombstones = {}, {}, {}
         for change in entries:
@@ -87,6 +95,12 @@ class MembersView(View):
         """The member of that name; None where there is none (an Agent of another name is another)."""
         entry = self._entries.get(record_key(office, role, name))
         return entry if entry is not None and entry.record.name == name else None
+
+    def awaited(self, office: str) -> Set[str]:
+        """The keys of those who were in the office when its bucket was lost, and have not asserted themselves yet."""
+        if self._awaited and self._loop.time() > self._awaited_until:
+            self._awaited.clear()
+        return self._awaited.get(office, frozenset())
 
     def members(self, office: str) -> Iterable[Entry]:
         return self._offices.get(office, {}).values()
@@ -133,6 +147,7 @@ class MembersView(View):
         record = parse_record(change.value, key=change.key)
         if record is None:
             return
+        self._awaited.get(record.office, set()).discard(change.key)
         if not record.is_member:
             if known is None or known.revision != change.revision:
                 known = Tombstone(change.revision, self._loop.time())
@@ -141,6 +156,13 @@ class MembersView(View):
         entry = Entry(record, change.revision)
         self._entries[change.key] = entry
         self._offices.setdefault(record.office, {})[change.key] = entry
+
+    def _await(self, vanished: Set[str]) -> None:
+        """These were members, and nothing stands under their keys, where a leave would."""
+        for key in vanished:
+            self._awaited.setdefault(self._entries[key].record.office, set()).add(key)
+        if vanished:
+            self._awaited_until = self._loop.time() + self._lease_s
 
     def _reach(self, revision: int) -> None:
         self.revision = revision

@@ -53,6 +53,7 @@ class Callers:
     async def member(self, call: Call) -> Entry:
         """The member that the subject names. Raises NotInOffice, Unavailable."""
         office, role, name = named(call)
+        self.check_not_lost(office, role, name)
         entry = self.view.member(office, role, name) or await self.stored(office, role, name)
         if entry is None:
             raise NotInOffice(NOT_A_MEMBER)
@@ -64,6 +65,17 @@ class Callers:
         if record is None or not record.is_member or record.name != name:
             return None
         return Entry(record, stored.revision)
+
+    def check_not_lost(self, office: str, role: Role | None = None, name: str = "") -> None:
+        """Check this before the store is read: a member may come back meanwhile.
+
+        Raises:
+            Unavailable: NATS lost its store, and this member (without one: anybody of the office) has not asserted
+                itself yet. An answer that it is no member would make it leave and enter again.
+        """
+        awaited = self.view.awaited(office)
+        if awaited if role is None else record_key(office, role, name) in awaited:
+            raise Unavailable("the registry is rebuilding the list of members; ask again")
 
 
 def after(call: Call) -> int:

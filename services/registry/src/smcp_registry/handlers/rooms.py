@@ -119,6 +119,7 @@ class Handlers:
         await self.callers.caught_up(after(call), call)
         asker = await self.callers.member(call)
         await self.callers.caught_up(asker.revision, call)
+        self.callers.check_not_lost(office)
         sessions = self.callers.view.sessions_json(office, asker.record.owner)
         return RawJson(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
 
@@ -127,6 +128,7 @@ class Handlers:
         without quorum from the view alone.
         """
         office, role, name = named(call)
+        self.callers.check_not_lost(office, role, name)
 
         async def look(role: Role, name: str) -> MemberRecord | None:
             entry = self.callers.view.member(office, role, name)
@@ -141,7 +143,8 @@ class Handlers:
         asker, record = await asyncio.gather(look(role, name), look("computer", request.computer))
         if asker is None:
             raise NotInOffice(NOT_A_MEMBER)
-        return Found(member=record is not None, moving=record is not None and record.moving)
+        awaited = record_key(office, "computer", request.computer) in self.callers.view.awaited(office)
+        return Found(member=record is not None or awaited, moving=record is not None and record.moving)
 
     async def confirm(self, _: Nothing, call: Call) -> Confirmed:
         """Asked by an owner after its connection broke or it was suspended: whether its claim still stands.
@@ -172,6 +175,7 @@ class Handlers:
     async def show_room(self, request: RoomQuestion, call: Call) -> Room:
         """For operators: the members of an office, Agent first. An office is there while it has members."""
         await self.callers.settled(call)
+        self.callers.check_not_lost(request.office)
         members = [
             RoomMember(
                 role=record.role,
