@@ -9,6 +9,7 @@ from smcp_bus import subjects
 from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_computer.computer import Computer
+from smcp_computer.mcp.events import ResourceUpdated
 from smcp_computer.resources import subscriptions
 from smcp_proto.schemas.resources import MISSED
 from smcp_registry.member_records import record_key, tombstone
@@ -165,6 +166,17 @@ async def test_a_subscription_that_cannot_be_granted_is_refused(nats_url: str, m
         await here.tell("one", "misbehave", uri="note://2", how="")
         assert await alice.flat("resources/subscribe", uri="note://2") == (429, "SMCP_RATE_LIMITED")
         await downstream(here.computer, "note://1", "note://end")
+
+
+async def test_an_update_below_a_resource_reaches_the_agent_that_subscribed_to_the_resource(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
+        alice = ResourceAgent(here)
+        await alice.result("resources/subscribe", uri="note://a/b")
+        for uri in ("note://a", "note://a/bc", "other://a/b", "note://a/b/c", "note://a/b?x=1"):
+            here.computer.fleet.events.tell(ResourceUpdated("one", uri))
+        await eventually(lambda: len(here.told("resources_updated")) == 2)
+        told = [each["payload"]["params"]["uri"] for each in here.told("resources_updated")]
+        assert told == ["note://a/b/c", "note://a/b?x=1"]
 
 
 def told(here: World) -> set[str]:

@@ -1,5 +1,6 @@
 """Updates for subscriptions of Agents: bounded, fair, sent once."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -20,18 +21,32 @@ def told_uris(here: World) -> list[str]:
 async def test_an_update_with_an_invalid_uri_is_dropped_with_one_warning(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    longest = f"note://{'x' * 8185}"
-    async with world(nats_url, one=configs.context("2025", content=[{"uri": longest}])) as here:
+    async with world(nats_url, one=configs.context("2025", content=[{"uri": "note://a/b/"}])) as here:
         alice = ResourceAgent(here)
-        await alice.result("resources/subscribe", uri=longest)
+        await alice.result("resources/subscribe", uri="note://a/b/")
         events, notices = here.computer.fleet.events, here.computer.outbox
         for uri in ("note://a/b" + "/c" * 20_000, "note://a/b/\ud800", ""):
             events.tell(ResourceUpdated("one", uri))
         assert outbox.UPDATED not in {each.key.verb for each in notices.waiting}
-        events.tell(ResourceUpdated("one", longest))
-        await eventually(lambda: len(here.told("resources_updated")) == 1)
-        assert here.told("resources_updated")[0]["payload"]["params"]["uri"] == longest
+        for uri in ("note://a/b/c", "note://a/b/d?" + "x" * (8192 - len("note://a/b/d?"))):
+            events.tell(ResourceUpdated("one", uri))
+        await eventually(lambda: len(here.told("resources_updated")) == 2)
+        assert len(here.told("resources_updated")[1]["payload"]["params"]["uri"]) == 8192
     assert caplog.text.count("of URIs that are invalid or too long") == 1
+
+
+async def test_the_cost_of_a_uri_grows_with_its_length_only(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
+        await ResourceAgent(here).result("resources/subscribe", uri="note://a/b")
+        deep = "note://a/b" + "/c" * 4000
+        tracemalloc.start()
+        try:
+            assert list(here.computer.resources.agents.concerned("one", deep)) == []
+            assert tracemalloc.get_traced_memory()[1] < 2_000_000
+        finally:
+            tracemalloc.stop()
+        near = "note://a/b" + "/c" * 20
+        assert list(here.computer.resources.agents.concerned("one", near)) == ["alice"]
 
 
 @pytest.mark.rule("answers.resources.flood")
@@ -44,7 +59,7 @@ async def test_too_many_waiting_updates_become_one_list_changed(
         await eventually(lambda: here.computer.outbox.held() == {"pending": 0})
         here.heard.clear()
         for number in range(4):
-            here.computer.outbox.resource_updated("alice", "one", f"note://a/b/{number}", None)
+            here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
         assert {each.key.verb for each in here.computer.outbox.waiting} == {outbox.LIST_CHANGED}
         await eventually(lambda: here.told("resources_list_changed"))
         [told] = here.told("resources_list_changed")
@@ -66,7 +81,7 @@ async def test_a_server_with_very_many_updates_does_not_delay_others(nats_url: s
         await eventually(lambda: notices.held() == {"pending": 0})
         here.heard.clear()
         for number in range(3_000):  # the loop must not be blocked for as long as a lease, on a busy machine too
-            here.computer.outbox.resource_updated("alice", "one", f"note://a/b/{number}", None)
+            here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
             if number == 1000:
                 here.computer.fleet.events.tell(ResourceUpdated("two", "note://c"))
         await eventually(lambda: "two" in [each["serverId"] for each in here.told("resources_updated")], timeout=30)

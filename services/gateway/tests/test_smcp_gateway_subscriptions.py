@@ -36,7 +36,7 @@ def test_the_query_of_a_document_is_ignored() -> None:
     table = Subscriptions()
     subscribe(table, "dpe://h/d?depth=pages", server="files")
     subscribe(table, "DPE://h/d/pages/1?format=text")
-    for told in ("dpe://h/d", "dpe://h/d?depth=metadata"):
+    for told in ("dpe://h/d", "dpe://h/d?depth=metadata", "dpe://h/d/pages/0"):
         assert who(table, told, "files") == ["anna"]
         assert who(table, told, "mail") == []
     assert who(table, "DPE://h/d/pages/1") == ["anna"]
@@ -147,6 +147,17 @@ def test_unsubscribing_without_a_server_ends_the_subscription_at_all_servers() -
     table.end("anna", None, URI)
     assert who(table) == []
     assert len(table) == 0
+
+
+@pytest.mark.rule("answers.resources.subscribers.parts")
+def test_a_subscription_covers_the_parts_of_its_resource_and_not_the_whole() -> None:
+    table = Subscriptions()
+    subscribe(table, "dpe://host/doc", server="a")
+    for told in ("dpe://host/doc/1", "dpe://host/doc/1/2?x=/y", "dpe://host/doc?x"):
+        assert who(table, told) == ["anna"]
+        assert who(table, told, "b") == []
+    for told in ("dpe://host/doc2", "dpe://host", "dpe://host/", "dpe://host/?/doc", "dpe://other/doc/1"):
+        assert who(table, told) == []
 
 
 @pytest.mark.rule("answers.resources.subscribers.limit")

@@ -48,6 +48,7 @@ _ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256"}
 _PUBLIC_PART: Final = ("kty", "kid", "n", "e", "crv", "x", "y")
 """The members of a JWK that are read; a private half is ignored."""
 NOT_ACCEPTED: Final = "the token is not accepted"
+EXPIRED: Final = "the token has expired"
 
 _log: Final = logging.getLogger("smcp_auth.jwts")
 
@@ -299,6 +300,8 @@ class JwtVerifier:
             )
         except jwt.InvalidSignatureError:
             raise NotAccepted(f"its signature is not of the key that it names, by {algorithm}") from None
+        except jwt.ExpiredSignatureError:
+            raise NotAuthenticated(EXPIRED) from None
         except _WRONG_CLAIM as error:  # PyJWT checks the claims after the signature
             raise NotAuthenticated(f"the token is not accepted: {error}") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
@@ -318,12 +321,12 @@ class JwtVerifier:
                 f"the token's claim {': '.join(filter(None, (name, inside, wrong['reason'])))}"
             ) from None
         if parsed.exp <= time.time():
-            raise NotAuthenticated("the token has expired")
+            raise NotAuthenticated(EXPIRED)
         return Principal(parsed.sub, parsed.grants, issuer=parsed.iss, expires_at=parsed.exp, token_id=parsed.jti)
 
 
 _WRONG_CLAIM: Final = (
-    *(jwt.ExpiredSignatureError, jwt.ImmatureSignatureError, jwt.MissingRequiredClaimError),
+    *(jwt.ImmatureSignatureError, jwt.MissingRequiredClaimError),
     *(jwt.InvalidAudienceError, jwt.InvalidIssuerError),
 )
 

@@ -205,6 +205,24 @@ def without_query(uri: str) -> str:
     return uri.partition("?")[0] if scheme_of(uri) in HOSTED else uri
 
 
+MAX_ABOVE: Final = 64
+"""The highest ancestor to look for: a URI may have thousands of segments."""
+
+
+def resources_above(uri: str) -> Iterator[str]:
+    """The URIs of which `uri` is a part, the nearest first: without its query, then without its last segment, and so
+    on, each with and without a slash at its end; at most `MAX_ABOVE`.
+
+    MCP lets a server tell of the change of such a part to who subscribed to the whole.
+    """
+    path = uri.partition("?")[0]
+    authority = path.find("://") + 3
+    slashes = [slash.start() for slash in re.finditer("/", path) if slash.start() >= authority][-MAX_ABOVE:]
+    ends = {len(path), *(slash + 1 for slash in slashes), *(slash for slash in slashes if slash > authority)}
+    for end in sorted(ends - {len(uri)}, reverse=True)[:MAX_ABOVE]:
+        yield uri[:end]
+
+
 def host_of(uri: str) -> str | None:
     """The host of a `window://` or `dpe://` URI; None for others, and for invalid ones."""
     try:

@@ -23,7 +23,7 @@ from smcp_computer.mcp.events import (
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_proto.errors import MAX_SUBSCRIPTIONS, too_many_subscriptions
-from smcp_proto.uris import window_uri, without_query
+from smcp_proto.uris import resources_above, window_uri, without_query
 from smcp_service.lifecycle import Background
 
 
@@ -206,9 +206,9 @@ class AgentSubscriptions:
             self._dropped(server)
 
     def concerned(self, server: str, uri: str) -> set[str | None]:
-        """The Agents that subscribed to a resource."""
-        holders = self._upstream.holders(server, uri) | self._upstream.holders(server, without_query(uri))
-        return {holder.name for holder in holders if isinstance(holder, AgentHolder)}
+        """The Agents that subscribed to a resource, or to one above it."""
+        holders = (self._upstream.holders(server, each) for each in (uri, *resources_above(uri)))
+        return {holder.name for each in holders for holder in each if isinstance(holder, AgentHolder)}
 
     def _held(self) -> Iterator[tuple[str | None, str, str]]:
         for holder, server, uri in self._upstream.held():

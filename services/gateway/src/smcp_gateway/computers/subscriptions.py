@@ -14,7 +14,7 @@ from smcp_bus.dispatch import RawJson
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_proto.errors import ANSWER_TOO_LARGE, MAX_SUBSCRIPTIONS, TooLarge, too_many_subscriptions
 from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
-from smcp_proto.uris import without_query
+from smcp_proto.uris import resources_above, without_query
 
 Ask = Callable[[], Awaitable[RawJson]]
 """Passes the request on to the Computer."""
@@ -100,12 +100,12 @@ class Subscriptions:
         self._count(fewer)
 
     def agents(self, server: str | None, uri: str) -> Iterator[str]:
-        """The Agents that subscribed to the changed resource.
+        """The Agents that subscribed to the changed resource, or to one that contains it.
 
         Args:
             server: the MCP server that announces it; None, or a subscription without one, means any.
         """
-        digests = {_digest(uri), _digest(without_query(uri))} if self._agents else set()
+        digests = {_digest(each) for each in (uri, *resources_above(uri))} if self._agents else set()
         for agent, mine in self._agents.items():
             if any(each in digests and (server is None or at in (None, server)) for at, each in mine):
                 yield agent
