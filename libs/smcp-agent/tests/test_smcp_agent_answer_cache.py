@@ -25,7 +25,7 @@ class Cache:
                 raise self.error
             return answer
 
-        return await self._cache.get(Query(key), ask)
+        return await self._cache.get(Query("desktop", key), ask)
 
     def outdate(self, *keys: str, kept: int | None = None, again: bool = False) -> None:
         self._cache.outdate(

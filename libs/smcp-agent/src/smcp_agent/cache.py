@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from smcp_agent.errors import (
     Closed,
@@ -33,11 +33,13 @@ Tools = tuple[SMCPTool, ...]
 Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(NamedTuple):
     """A query to a Computer; None: to all."""
 
+    kind: Literal["desktop", "finder", "resources"]
     computer: str | None
+    detail: str | None = None
+    """Of a finder its filters, of a list of resources the MCP server; None: all."""
 
 
 @dataclass(slots=True)

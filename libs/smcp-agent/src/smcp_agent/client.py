@@ -22,7 +22,6 @@ from smcp_agent.connecting.options import (
 from smcp_agent.desktop import DesktopMethods
 from smcp_agent.errors import Closed, not_open
 from smcp_agent.events import Event, EventHub, EventStream
-from smcp_agent.finder import FinderMethods
 from smcp_agent.llm import ModelMethods
 from smcp_agent.office import ROOM_S, Office
 from smcp_agent.resources import ResourceMethods
@@ -47,7 +46,7 @@ from smcp_proto.schemas import (
 _Result = TypeVar("_Result")
 
 
-class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
+class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
     """An Agent in an office, as an async context manager.
 
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:

@@ -79,10 +79,6 @@ def prompt_text(desktops: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(blocks)
 
 
-class DesktopQuery(Query):
-    """A whole desktop was asked for."""
-
-
 class DesktopMethods(ABC):
     """What `SmcpAgent` can do with desktops."""
 
@@ -108,18 +104,13 @@ class DesktopMethods(ABC):
         """
         request = self._rpc.query(GetDeskTopReq, computer, desktop_size=size, window=window)
         reply = await self._rpc.ask("client:get_desktop", request, GetDeskTopRet, "desktops", computer)
-        found: JsonObject = {"desktops": reply.desktops, "req_id": reply.req_id or request.req_id}
-        if reply.a2c_missing:
-            found["a2c_missing"] = reply.a2c_missing
-        if reply.a2c_ages:
-            found["a2c_ages"] = reply.a2c_ages
-        return found
+        return {"req_id": request.req_id, **reply.model_dump(exclude_none=True)}
 
     async def desktop(self, computer: str, *, max_age: float | None = MAX_AGE_S) -> JsonObject:
         """As `get_desktop`, from the cache where nothing changed since, nothing was missing (`a2c_missing`), and it was
         asked for at most `max_age` seconds ago (None: whenever; for MCP servers that announce every change)."""
         return await self._answers.get(
-            DesktopQuery(computer),
+            Query("desktop", computer),
             lambda: self.get_desktop(computer),
             keep=lambda found: not (found.get("a2c_missing") or found.get("a2c_ages")),
             max_age=max_age,

@@ -9,7 +9,6 @@ from uuid import uuid4
 from smcp_agent.cache import AnswerCache, Query, ToolCache
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
-from smcp_agent.desktop import DesktopQuery
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, flat_error
 from smcp_agent.events import (
     ComputerEntered,
@@ -25,9 +24,7 @@ from smcp_agent.events import (
     ResourceUpdated,
     event_of,
 )
-from smcp_agent.finder import FinderQuery
-from smcp_agent.resources import ListQuery, is_listed
-from smcp_agent.rpc import reply_of
+from smcp_agent.rpc import JsonObject, reply_of
 from smcp_agent.subscriptions import Subscriptions
 from smcp_proto.backoff import Backoff
 from smcp_proto.printable import without_login
@@ -170,14 +167,13 @@ class Office:
 
     def _take(self, event: Event) -> None:
         match event:
-            case DesktopChanged(computer):
-                self._answers.outdate(_about(computer, DesktopQuery), again=True)
-            case FinderChanged(computer):
-                self._answers.outdate(_about(computer, FinderQuery), again=True)
+            case DesktopChanged(computer) | FinderChanged(computer):
+                kind = "desktop" if isinstance(event, DesktopChanged) else "finder"
+                self._answers.outdate(lambda query, _: query[:2] == (kind, computer), again=True)
             case ResourcesChanged(computer, server):
                 self._answers.outdate(lambda query, _: _lists(query, computer, server))
             case ResourceUpdated(computer, uri, server):
-                self._answers.outdate(lambda query, pages: _lists(query, computer, server) and is_listed(uri, pages))
+                self._answers.outdate(lambda query, pages: _lists(query, computer, server) and _names(uri, pages))
 
     def _refresh(self, computer: str) -> None:
         if computer in self._room.computers:
@@ -224,12 +220,12 @@ class Office:
         return None
 
 
-def _about(computer: str, *kinds: type[Query]) -> Callable[[Query, Any], bool]:
-    return lambda query, _: isinstance(query, kinds) and query.computer == computer
-
-
 def _lists(query: Query, computer: str, server: str | None) -> bool:
     """Whether the answer may list resources of this server; None: of any."""
-    if not isinstance(query, ListQuery) or query.computer not in (computer, None):
+    if query.kind != "resources" or query.computer not in (computer, None):
         return False
-    return server is None or query.server in (server, None)
+    return server is None or query.detail in (server, None)
+
+
+def _names(uri: str, pages: list[JsonObject]) -> bool:
+    return any(each["uri"] == uri for page in pages for each in page["resources"])

@@ -1,9 +1,8 @@
-"""The resources and prompts of Computers (computer.txt, resources chapter): how they are listed, read and watched."""
+"""The documents of Computers (finder.txt), their resources (computer.txt, resources chapter) and their prompts."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,8 +12,12 @@ from smcp_agent.results import ResourceContents, resource_contents
 from smcp_agent.rpc import JsonObject, RpcClient, mapping_of, reply_of
 from smcp_agent.subscriptions import Subscription, Subscriptions
 from smcp_proto.schemas import (
+    DEFAULT_LIMIT,
+    DEFAULT_OFFSET,
     CompleteReq,
     CompleteResult,
+    GetFinderReq,
+    GetFinderRet,
     GetPromptReq,
     GetPromptResult,
     ListPromptsReq,
@@ -32,36 +35,66 @@ from smcp_proto.schemas import ResourceTemplate as WireTemplate
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ListQuery(Query):
-    """All resources were asked for; `server` None: those of all MCP servers. The answer is a list of pages."""
-
-    server: str | None
-
-
-def is_listed(uri: str, pages: list[JsonObject]) -> bool:
-    """Whether a resource is on one of these pages."""
-    return any(each["uri"] == uri for page in pages for each in page["resources"])
-
-
 SKIPPED: Final = ("a2c_skipped", "a2c_skipped_servers")
 """In the `meta` of a page: the Computers that are missing from a list over the office, and the MCP servers from a
 Computer's."""
 
 
-def is_partial(page: Mapping[str, Any]) -> bool:
-    """Whether a page says that something is missing from the list."""
-    meta = page.get("meta")
-    return isinstance(meta, dict) and any(meta.get(key) for key in SKIPPED)
+class FinderFilter(TypedDict, total=False):
+    """Which documents of a Computer."""
+
+    keywords: Iterable[str] | None
+    """Documents that hold any of them in title, keywords or summary; None, or none: all."""
+    file_type: str | None
+    """Documents of exactly this type (`xlsx`)."""
+    offset: int
+    limit: int
+    """Which part of them: from 0; 1 to 100 documents."""
 
 
 class ResourceMethods:
-    """What `SmcpAgent` can do with resources and prompts. They come as the MCP server lists them (MCP's Resource,
-    ResourceTemplate and Prompt, as JSON), with `serverId` where the Computer says so: ours does."""
+    """What `SmcpAgent` can do with documents, resources and prompts. They come as the MCP server lists them (MCP's
+    Resource, ResourceTemplate and Prompt, as JSON), with `serverId` where the Computer says so: ours does."""
 
     _rpc: RpcClient
     _answers: AnswerCache
     _subscriptions: Subscriptions
+
+    async def get_finder(self, computer: str, **filters: Unpack[FinderFilter]) -> JsonObject:
+        """A part of a Computer's documents, asked of it now: the servers used last come first, then the newest.
+
+        That is the protocol's GetFinderRet: `documents` (DPEDocumentSummary), `total_count` before `offset` and
+        `limit`, and `a2c_as_listed`, how many documents' metadata the Computer does not know now: some may be missing.
+        `read_resource` reads their contents.
+
+        Raises SmcpError: as `call_tool`.
+        """
+        request = self._finder_request(computer, **filters)
+        reply = await self._rpc.ask("client:get_finder", request, GetFinderRet, "documents", computer)
+        return reply.model_dump(exclude_unset=True)
+
+    async def finder(self, computer: str, **filters: Unpack[FinderFilter]) -> JsonObject:
+        """As `get_finder`, from the cache where nothing changed since and nothing was missing (`a2c_as_listed`)."""
+        request = self._finder_request(computer, **filters)
+        again: FinderFilter = {**filters, "keywords": request.keywords}
+        return await self._answers.get(
+            Query("finder", computer, request.model_dump_json(exclude={"agent", "req_id"})),
+            lambda: self.get_finder(computer, **again),
+            keep=lambda found: not found.get("a2c_as_listed"),
+        )
+
+    def _finder_request(
+        self,
+        computer: str,
+        keywords: Iterable[str] | None = None,
+        file_type: str | None = None,
+        offset: int = DEFAULT_OFFSET,
+        limit: int = DEFAULT_LIMIT,
+    ) -> GetFinderReq:
+        if isinstance(keywords, str):  # else each of its letters would be a keyword
+            keywords = (keywords,)
+        wanted = None if keywords is None else list(keywords)
+        return self._rpc.query(GetFinderReq, computer, keywords=wanted, file_type=file_type, offset=offset, limit=limit)
 
     async def read_resource(self, computer: str, uri: str, *, server: str | None = None) -> Any:
         """A resource's content, asked for now.
@@ -108,9 +141,9 @@ class ResourceMethods:
     async def resources(self, computer: str | None = None, *, server: str | None = None) -> tuple[JsonObject, ...]:
         """All resources, from the cache where nothing changed since and the list was complete. As `list_resources`."""
         pages = await self._answers.get(
-            ListQuery(computer, server),
+            Query("resources", computer, server),
             lambda: self._all_pages(computer, server),
-            keep=lambda pages: not any(map(is_partial, pages)),
+            keep=lambda pages: not any(map(_is_partial, pages)),
         )
         return tuple(each for page in pages for each in page["resources"])
 
@@ -245,6 +278,11 @@ class ResourceMethods:
         reply_of(CompleteResult, answered.result, f"the completion of {argument!r} that {answered.sender} sent")
         completion: JsonObject = answered.result["completion"]
         return completion
+
+
+def _is_partial(page: JsonObject) -> bool:
+    meta = page.get("meta")
+    return isinstance(meta, dict) and any(meta.get(key) for key in SKIPPED)
 
 
 _LISTS: Final = {

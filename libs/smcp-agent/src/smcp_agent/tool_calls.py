@@ -16,9 +16,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from smcp_agent.cache import AnswerCache, ToolCache
-from smcp_agent.desktop import DesktopQuery
 from smcp_agent.errors import BadReply, NoAnswer
-from smcp_agent.finder import FinderQuery
 from smcp_agent.result_formats import Previews, allowed_chars
 from smcp_agent.results import (
     MAX_ROUNDS,
@@ -224,9 +222,7 @@ class ToolCallMethods:
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
                 if self._answers.used:
                     self._answers.outdate(
-                        lambda query, _: (
-                            isinstance(query, DesktopQuery | FinderQuery) and query.computer == request.computer
-                        )
+                        lambda query, _: query.kind != "resources" and query.computer == request.computer
                     )
             result = call_result(
                 reply,
