@@ -277,8 +277,9 @@ async def test_the_user_of_the_computer_answers_at_its_terminal(nats_url: str, e
             ("Answer it?", "y\n"),
             ("day: ", "sunday\n"),
             ("guests: ", "2\n"),
-            ("Correct it?", "\n"),
+            ("Fill it in again?", "\n"),
             ("day: ", "friday\n"),
+            ("guests: ", "2\n"),
         ):
             await user.sees(seen)
             user.types(typed)

@@ -47,6 +47,51 @@ async def test_a_renewal_that_fails_is_repeated() -> None:
             await eventually(lambda: red.subscribed == {A, B})
 
 
+async def test_a_renewal_waits_as_long_as_a_refusal_asks() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            subscribe, asked_at = gateway.answers[SUBSCRIBE], list[float]()
+
+            async def later(data: JsonObject) -> Any:
+                asked_at.append(asyncio.get_running_loop().time())
+                wait = {"code": 429, "message": "too many", "details": {"retry_after_s": 1.5}}
+                return wait if len(asked_at) == 1 else await subscribe(data)
+
+            gateway.answers[SUBSCRIBE] = later
+            red.subscribed.clear()
+            gateway.cut()
+            await eventually(lambda: red.subscribed == {A})
+            assert asked_at[1] - asked_at[0] >= 1.4
+
+
+async def test_of_two_requests_at_a_time_the_granted_one_counts() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        subscribe, first, second = gateway.answers[SUBSCRIBE], asyncio.Event(), asyncio.Event()
+
+        async def refused_first(data: JsonObject) -> Any:
+            if not first.is_set():
+                first.set()
+                await second.wait()
+                return {"code": 404, "message": "not yet", "details": {}}
+            second.set()
+            return await subscribe(data)
+
+        gateway.answers[SUBSCRIBE] = refused_first
+        async with agent:
+            asked = asyncio.create_task(agent.subscribe_resource("red", A))
+            await asyncio.wait_for(first.wait(), 30)
+            await agent.subscribe_resource("red", A)
+            with pytest.raises(NotFound):
+                await asked
+            assert [each.uri for each in agent.subscriptions()] == [A]
+            red.subscribed.clear()
+            gateway.cut()
+            await eventually(lambda: red.subscribed == {A})
+
+
 async def test_a_refused_subscription_is_not_renewed() -> None:
     async with fake_gateway() as gateway:
         agent, _ = at(gateway)

@@ -109,6 +109,12 @@ def without_traceback(error: SmcpError) -> SmcpError:
     return again
 
 
+def retry_after(error: SmcpError) -> float:
+    """Seconds, 3600 at most, after which the other side wants to be asked again; 0: it does not say."""
+    wait = error.details.get("retry_after_s")
+    return min(wait, 3600.0) if isinstance(wait, int | float) and wait > 0 else 0.0
+
+
 def may_have_run(error: SmcpError) -> bool:
     """Whether a tool may have run although the call ended with this error."""
     return error.details.get("may_have_run") is True or isinstance(error, TimedOut)

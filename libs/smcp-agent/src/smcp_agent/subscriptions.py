@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from smcp_agent.cache import Spawn
-from smcp_agent.errors import SmcpError
+from smcp_agent.errors import SmcpError, retry_after
 from smcp_agent.events import Event, ResourceUpdated
 from smcp_proto.backoff import Backoff
 from smcp_proto.uris import without_query
@@ -43,7 +43,8 @@ class Subscriptions:
         self._ask = ask
         self._spawn = spawn
         self._publish = publish
-        self._wanted: dict[Subscription, None] = {}
+        self._wanted: dict[Subscription, int] = {}
+        """How many requests for each were granted, or wait for an answer."""
         self._renewals: dict[str, asyncio.Task[None]] = {}
         """By Computer."""
 
@@ -56,16 +57,16 @@ class Subscriptions:
 
         Raises SmcpError: the request was refused. An earlier subscription to the same resource stays.
         """
-        is_new = subscription not in self._wanted
-        self._wanted[subscription] = None  # an interruption before the answer ends it, too
+        # an interruption before the answer ends it, too
+        self._wanted[subscription] = self._wanted.get(subscription, 0) + 1
         try:
             await self._ask("subscribe", subscription)
         except BaseException as error:
-            if is_new:
-                self._wanted.pop(subscription, None)
-                if isinstance(error, asyncio.CancelledError):
-                    with suppress(SmcpError):
-                        self._spawn(self._withdraw(subscription))
+            if others := self._wanted.pop(subscription, 1) - 1:
+                self._wanted[subscription] = others
+            elif isinstance(error, asyncio.CancelledError):
+                with suppress(SmcpError):
+                    self._spawn(self._withdraw(subscription))
             raise
 
     async def remove(self, subscription: Subscription) -> None:
@@ -93,7 +94,7 @@ class Subscriptions:
     async def _renew(self, ended: list[Subscription]) -> None:
         backoff = Backoff()
         while ended:
-            failed = []
+            failed, least = [], 0.0
             for each in ended:
                 if each not in self._wanted:
                     continue
@@ -102,6 +103,7 @@ class Subscriptions:
                 except SmcpError as error:
                     logger.info("%s is not subscribed to again yet: %s", each, error.message)
                     failed.append(each)
+                    least = max(least, retry_after(error))
                     continue
                 if each in self._wanted:
                     self._publish(ResourceUpdated(each.computer, each.uri, each.server))
@@ -109,7 +111,7 @@ class Subscriptions:
                     await self._withdraw(each)
             ended = failed
             if ended:
-                await asyncio.sleep(backoff.next())
+                await asyncio.sleep(max(least, backoff.next()))
 
     async def _withdraw(self, subscription: Subscription) -> None:
         with suppress(SmcpError):

@@ -10,8 +10,6 @@ from typing import Any, Final, Protocol, TypeVar
 from smcp_proto.printable import printable
 
 T = TypeVar("T")
-Problem = tuple[str | None, str]
-"""The field that is wrong (None: no single one), and why."""
 
 ACTIONS: Final[Mapping[str, str]] = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline"}
 """MCP's actions of an ElicitResult, by the words for them."""
@@ -33,14 +31,14 @@ async def ask_user(
     terminal: LineTerminal,
     text: str,
     params: Mapping[str, Any],
-    problem: Callable[[Mapping[str, Any], Mapping[str, Any]], Problem | None],
+    problem: Callable[[Mapping[str, Any], Mapping[str, Any]], str | None],
 ) -> dict[str, Any]:
     """MCP's ElicitResult of a user.
 
     Args:
         text: introduces the elicitation.
         params: of MCP's ElicitRequest.
-        problem: why a content does not fit a schema; None: it fits. What fits is kept.
+        problem: why a content does not fit a schema; None: it fits.
     """
     text = f"{text}{printable(str(params.get('message')))}"
     what = "Open it?" if "url" in params else "Answer it?"
@@ -50,33 +48,16 @@ async def ask_user(
     schema = params.get("requestedSchema")
     if action != "accept" or schema is None:
         return {"action": action}
-    kept: Mapping[str, Any] = {}
-    while True:
-        content = await _filled_in(terminal, schema, kept)
-        if (found := problem(schema, content)) is None:
-            return {"action": "accept", "content": content}
-        wrong, why = found
-        if not await terminal.ask(why, "Correct it? [Y/n] ", AGAIN):
+    while (wrong := problem(schema, content := await _filled_in(terminal, schema))) is not None:
+        if not await terminal.ask(wrong, "Fill it in again? [Y/n] ", AGAIN):
             return {"action": "cancel"}
-        kept = {name: value for name, value in content.items() if name != wrong}
-        if len(kept) == len(_properties(schema)):  # the error is not about one field
-            kept = {}
+    return {"action": "accept", "content": content}
 
 
-def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a form; none if the MCP server sent no object."""
-    found = schema.get("properties")
-    return found if isinstance(found, dict) else {}
-
-
-async def _filled_in(terminal: LineTerminal, schema: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a form. Fields that have a value in `kept` are not asked."""
+async def _filled_in(terminal: LineTerminal, schema: Mapping[str, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    required = schema.get("required")
-    for name, field in _properties(schema).items():
-        if name in kept:
-            content[name] = kept[name]
-            continue
+    properties, required = schema.get("properties"), schema.get("required")
+    for name, field in properties.items() if isinstance(properties, dict) else ():
         known = field if isinstance(field, dict) else {}
         shown = described(name, known, required=isinstance(required, list) and name in required)
         if line := await terminal.line(shown, f"{printable(name)}: "):

@@ -350,8 +350,8 @@ class InputTerminal:
             raise ElicitationRefused(none) from None
 
 
-def _problem(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[str | None, str] | None:
+def _problem(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
     if (mistake := Schema(schema).mistake(content)) is None:
         return None
     path, why = mistake
-    return path[0] if path else None, f"{printable('.'.join(path) or 'the form')}: {printable(why)}"
+    return f"{printable('.'.join(path) or 'the form')}: {printable(why)}"

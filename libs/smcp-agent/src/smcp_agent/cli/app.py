@@ -1,6 +1,6 @@
 """The application `smcp-agent`: its options, the parameters that commands share, and `asks`, which defines a command.
 
-The commands are in `main`, `call_command` and `mcp_command`.
+The commands are in `main` and `mcp_command`.
 """
 
 import math

@@ -11,7 +11,7 @@ import aiohttp
 
 from smcp_agent.connecting.connection import Connection, Notice, connect
 from smcp_agent.connecting.options import ConnectionOptions, local_key, with_token
-from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLimited, SmcpError
+from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLimited, SmcpError, retry_after
 from smcp_proto.backoff import jittered
 from smcp_proto.printable import without_login
 
@@ -127,10 +127,7 @@ def delay(error: SmcpError) -> float:
     match error:
         case NotAuthenticated():
             return jittered(TOKEN_S)
-        case RateLimited(details={"retry_after_s": int(wait)}):
-            least = float(min(max(wait, 1), 3600))
         case RateLimited():
-            least = SHUT_OUT_S
+            return jittered(1.25 * (retry_after(error) or SHUT_OUT_S))  # 20 % less at most: not before the gateway said
         case _:
             return 0.0
-    return jittered(1.25 * least)  # which is 20 % less at most: never before the gateway said

@@ -8,6 +8,7 @@ of A2C-SMCP unchanged. A client of MCP 2025 is sent `elicitation/create` while i
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -39,39 +40,22 @@ async def call(
     named: NamedTool,
     arguments: Mapping[str, Any] | None,
     *,
-    timeout: float,
-    max_chars: int | None,
-    on_progress: OnProgress | None,
     when_gone: WhenGone,
+    **options: Any,
 ) -> dict[str, Any]:
-    """MCP's CallToolResult, or its InputRequiredResult. Raises SmcpError."""
+    """MCP's CallToolResult, or its InputRequiredResult; `options` as of `SmcpAgent.call_once`. Raises SmcpError."""
+    called = named.computer, named.tool.name, arguments
     if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         try:
-            result = await agent.call_tool(
-                named.computer,
-                named.tool.name,
-                arguments,
-                timeout=timeout,
-                max_chars=max_chars,
-                on_progress=on_progress,
-                on_input=lambda request: _ask(context, request, when_gone),
-            )
+            answer = partial(_ask, context, when_gone=when_gone)
+            return mcp_result((await agent.call_tool(*called, **options, on_input=answer)).raw)
         except ElicitationUnsupported as error:
             return failed(str(error))
-        return mcp_result(result.raw)
     sent = context.params or {}
     state = sent.get("requestState")
+    answers = None if state is None else sent.get("inputResponses")  # answers to nothing: asked anew
     try:
-        result = await agent.call_once(
-            named.computer,
-            named.tool.name,
-            arguments,
-            timeout=timeout,
-            max_chars=max_chars,
-            on_progress=on_progress,
-            input_state=state,
-            input_responses=None if state is None else sent.get("inputResponses"),  # answers to nothing: asked anew
-        )
+        result = await agent.call_once(*called, **options, input_state=state, input_responses=answers)
     except Malformed as error:
         if error.details.get("field") == "input_state":  # forged, used, or too old: MCP wants a protocol error
             said = as_sent(error)
@@ -79,12 +63,12 @@ async def call(
         raise
     if not result.input_required:
         return mcp_result(result.raw)
+    requests = result.input_requests
     try:
-        _check_modes(context, (each["params"] for each in result.input_requests.values()))
+        _check_modes(context, (each["params"] for each in requests.values()))
     except ElicitationUnsupported as error:
         agent.cancel_call(result.req_id)
         return failed(str(error))
-    requests = result.input_requests
     return {"resultType": "input_required", "inputRequests": requests, "requestState": result.input_state}
 
 
