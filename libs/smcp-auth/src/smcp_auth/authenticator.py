@@ -123,10 +123,7 @@ class Authenticator:
             audience: the one of a JWT may be this in place of the settings'.
             sent_in: where the client may send its token, for the message that it sent none.
 
-        Raises:
-            NotAuthenticated: no token, or one that is not accepted.
-            RateLimited: too many wrong tokens from this address. `details.retry_after_s`
-            Unavailable: the token cannot be checked now.
+        Raises NotAuthenticated; RateLimited: too many wrong tokens from this address; Unavailable: not checked now.
         """
         try:
             return await self._holder_of(token, sent_in, audience)

@@ -23,11 +23,7 @@ def read_networks(text: str) -> tuple[Network, ...]:
 
 def client_address(remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
     """The address of a client: the TCP peer (`remote`), unless that is a trusted proxy. Then it is the last address of
-    `X-Forwarded-For` that is not a trusted proxy; the client may have written those before it.
-
-    Args:
-        forwarded: the values of all headers `X-Forwarded-For`, in their order.
-    """
+    `X-Forwarded-For` (`forwarded`) that is not a trusted proxy; the client may have written those before it."""
     address = remote or ""
     hops = [hop.strip() for value in forwarded for hop in value.split(",")]
     while hops and (parsed := _parsed(address)) is not None and any(parsed in network for network in trusted):

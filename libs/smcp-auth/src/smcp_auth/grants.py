@@ -127,9 +127,7 @@ def decide(grants: Grants, *, office: str, role: Role, name: str | None) -> NotA
 
 
 class Revocations(BaseModel):
-    """The file of JWTs that are not accepted any more, though their issuer signed them and they have not expired:
-    `{"jti": [...], "sub": [...]}`. Unknown fields are refused: they could name more tokens.
-    """
+    """The file of JWTs that are not accepted any more. Unknown fields are refused: they could name more tokens."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

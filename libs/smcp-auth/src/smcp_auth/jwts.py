@@ -57,11 +57,7 @@ Load = Callable[[], Awaitable[bytes]]
 
 
 class NotAccepted(NotAuthenticated):
-    """The 401 for a token that cannot be verified. It reveals no reason.
-
-    Attributes:
-        why: only for the gateway's log, since it would help an attacker.
-    """
+    """The 401 for a token that cannot be verified. It reveals no reason: `why` is only for the gateway's log."""
 
     def __init__(self, why: str) -> None:
         super().__init__(NOT_ACCEPTED)
@@ -134,10 +130,6 @@ class Jwks:
 
     A set is used for its lifetime, counted from the begin of its fetch. `run` fetches it again after half of that, so a
     short outage of the issuer does no harm.
-
-    Args:
-        lifetime_s: how long a set is used.
-        refetch_s: see `REFETCH_S`.
     """
 
     def __init__(self, load: Load, *, lifetime_s: float = 300.0, refetch_s: float = REFETCH_S) -> None:
@@ -159,11 +151,7 @@ class Jwks:
             await asyncio.sleep(self._retry_s if self._failed else self._lifetime_s / 2)
 
     async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """The key of that `kid` for that algorithm; None: there is none.
-
-        Raises:
-            Unavailable: the set has expired, and it cannot be fetched now.
-        """
+        """The key of that `kid` for that algorithm. Raises Unavailable: the set has expired, and cannot be fetched."""
         if self._is_over:
             await self._fetch(self._retry_s)
         if self._is_over:
@@ -259,10 +247,7 @@ class JwtVerifier:
     async def verify(self, token: str, *, audience: str | None = None) -> Principal:
         """The token's holder. `audience`: it may be for this one, too (RFC 8707).
 
-        Raises:
-            NotAuthenticated: the token is not accepted. The message says why if its signature is right; else only
-                `NotAccepted.why` does.
-            Unavailable: the issuer's keys cannot be fetched now.
+        Raises NotAuthenticated, whose message says why if the signature is right, else NotAccepted; Unavailable.
         """
         try:
             header: Mapping[str, Any] = jwt.get_unverified_header(token)

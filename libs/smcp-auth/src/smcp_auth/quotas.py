@@ -4,8 +4,7 @@ The settings `SMCP_QUOTA_*` are the defaults for both. What a key's entry or a t
 them for that subject, and where it is more, for what it does in its offices. Each process counts by itself.
 
 Gateways count events, connections, reads and subscriptions of Socket.IO clients; smcp-mcp counts requests,
-streams, reads and watched resources of MCP clients. This module knows nothing of sockets and offices but their number.
-At gateways, what is below all quotas is begun in turn: see `Turns`.
+streams, reads and watched resources of MCP clients. At gateways, what is below all quotas is begun in `Turns`.
 """
 
 import asyncio
@@ -100,11 +99,7 @@ CountedIn = tuple[object, int, Ticket]
 
 
 class Quotas:
-    """Args:
-    defaults: by the names of `Quota`.
-    burst_s: after a pause, the events of so many seconds may come at once.
-    clock: monotonic, in seconds.
-    """
+    """`defaults` by the names of `Quota`; after a pause, the events of `burst_s` seconds may come at once."""
 
     def __init__(self, defaults: Mapping[str, float], *, burst_s: float, clock: Callable[[], float]) -> None:
         self._values = dict(defaults)
@@ -124,8 +119,7 @@ class Quotas:
     def begin(self, holder: Holder, size: int) -> Ticket:
         """Count an event of `size` bytes (0: `arrived` has counted them), before it is carried out.
 
-        Raises:
-            RateLimited: it is above a quota, and not counted (`details.quota`, `limit`, `retry_after_s`).
+        Raises RateLimited: it is above a quota, and not counted (`details.quota`, `limit`, `retry_after_s`).
         """
         now, ticket = self._clock(), self._ticket_of(holder)
         for key, account, limits in ticket:
@@ -196,10 +190,7 @@ class Quotas:
         return change
 
     def arrived(self, holder: Holder, size: int) -> float:
-        """Count a large message, from its sender or for it.
-
-        Returns for how many seconds it has to wait, since what came before is above the quota of bytes.
-        """
+        """Count a large message, from its sender or for it; for so many seconds it has to wait."""
         now, late_s = self._clock(), 0.0
         for _, account, limits in self._ticket_of(holder):
             late_s = max(late_s, limits.bytes.wait(account.bytes, now))

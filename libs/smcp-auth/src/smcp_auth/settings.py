@@ -143,13 +143,9 @@ class QuotaSettings(ServiceSettings):
 
 
 def check_auth(settings: AuthSettings, variable: str, host: str) -> None:
-    """Refuse settings that are wrong or let anybody in.
+    """Refuse settings that are wrong or let anybody in. `variable` says where clients connect: at `host`.
 
-    Args:
-        variable, host: the setting that says where clients connect, and its value.
-
-    Raises:
-        SettingsError: naming each setting.
+    Raises SettingsError, naming each setting.
     """
     problems = [*_contradictions(settings), *_unreadable(settings)]
     if not settings.auth_configured and not settings.insecure and not is_loopback(host):

@@ -63,10 +63,7 @@ def run_app(app: typer.Typer) -> NoReturn:
 
 
 def print_command(main: Main) -> NoReturn:
-    """Run `main`, which prints for people, then exit with its code. A failure is a plain sentence (`run_app`).
-
-    Raises typer.Exit, or the OSError of an output that cannot be written.
-    """
+    """Run `main`, which prints for people, and exit (typer.Exit). Raises the OSError of an output, for `run_app`."""
     broken: list[BaseException] = []
 
     async def plain(stop: asyncio.Event) -> None:
@@ -87,10 +84,7 @@ _SPAN: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 def parse_time(option: str, text: str, direction: int) -> datetime:
-    """A date (midnight UTC), a time with its zone, or a span before (`direction` -1) or after now.
-
-    Raises SettingsError.
-    """
+    """A date (midnight UTC), a time with its zone, or a span before (`direction` -1) or after now."""
     try:
         if (span := _SPAN.fullmatch(text)) is not None:
             return datetime.now(UTC) + direction * timedelta(**{_UNITS[span[2]]: int(span[1])})
@@ -118,8 +112,7 @@ def serve_command(
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    Raises typer.Exit always. `parts` are the settings of
-    what runs beside the service, `options` those of `doubtful_variables`, and `at_once` that of `run`.
+    `parts` are the settings of what runs beside the service, `options` and `at_once` as of `doubtful_variables`, `run`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
@@ -140,11 +133,8 @@ def serve_command(
 
 
 def tune_garbage_collector() -> None:
-    """Have Python's garbage collector look for cycles in what comes and goes only.
-
-    What is loaded by now stays for the life of the process: to look through it again and again took an eighth of a
-    gateway's CPU. Requests make thousands of objects that leave without its help.
-    """
+    """Have Python's garbage collector look for cycles in what comes and goes only: to look through what is loaded by
+    now again and again took an eighth of a gateway's CPU."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNGEST, *gc.get_threshold()[1:])

@@ -19,9 +19,8 @@ Value = TypeVar("Value")
 
 
 def replace_files(contents: Mapping[Path, bytes], *, keep_access: bool = False, mode: int = 0o600) -> None:
-    """Write or replace files, none before all are written; behind a link it is the link's target.
+    """Write or replace files, none before all are written; `keep_access` keeps the owner and mode of one that is there.
 
-    They get this mode, except that `keep_access` keeps the owner and mode of one that is there.
     Raises OSError: none is changed, unless the system refuses to rename.
     """
     written: dict[Path, Path] = {}
@@ -104,8 +103,7 @@ class WatchedFile(Generic[Value]):
     def refresh(self) -> bool:
         """Read the file again if it has changed; returns whether it had. Blocks: call it in a thread.
 
-        Raises:
-            UnusableFile: it has changed and cannot be read; the value stays as it is. Raised once for a change.
+        Raises UnusableFile, once for a change: it cannot be read, and the value stays as it is.
         """
         now = stamp(self._path)  # before reading: a change meanwhile is seen next time
         if now == self._seen:

@@ -2,8 +2,7 @@
 
 `listening` serves one aiohttp application, with a `Gate` for each connection; `smcp_mcp` puts gates before uvicorn. A
 connection is unauthenticated until the application calls `let_in` (for good) or `of_member` (for one request). Until
-then its bytes and time are bounded here, and the number of such connections. An authenticated WebSocket does not pass
-this module any more. The application decides who is authenticated, and bounds what a member may cost.
+then its bytes and time are bounded here, and the number of such connections. The application bounds members.
 """
 
 import asyncio
@@ -286,14 +285,7 @@ class Listener:
 async def listening(
     app: web.Application, host: str, port: int, rules: EdgeRules, *, choose: str
 ) -> AsyncIterator[Listener]:
-    """Serve `app` on `host`:`port` (0: any free port) while the body runs.
-
-    Args:
-        choose: the option and the variable that say the port.
-
-    Raises:
-        Failure: the address cannot be had.
-    """
+    """Serve `app` on `host`:`port` (0: any free port) while the body runs. Raises Failure: see `cannot_listen`."""
     unauthenticated = UnauthenticatedConnections(rules)
     app.middlewares.append(_checking(rules))
     runner = web.AppRunner(

@@ -1,7 +1,6 @@
 """The life of a process, and its exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
 
-`run` gives `main` an event loop and a `stop` event that SIGTERM and SIGINT set; leaving `main` is the end of the
-process. What `main` opens it opens with ``async with``, so that leaving drains.
+What the `main` of a process opens it opens with ``async with``, so that leaving drains.
 """
 
 import asyncio
@@ -61,11 +60,8 @@ def plain_failures() -> Iterator[None]:
 
 
 class _DaemonThreads(concurrent.futures.ThreadPoolExecutor):
-    """Runs each function in a thread of its own, which the end of the process does not wait for.
-
-    While a name server hangs, a lookup takes up to minutes; a file may be a pipe, or on a network disk that hangs.
-    Those that wait for it give up earlier, and it must not hold up the next ones.
-    """
+    """Runs each function in a thread of its own, which neither the next ones nor the end of the process wait for: a
+    lookup, or a file on a network disk, may hang."""
 
     def submit(self, work: Callable[..., Result], /, *args: Any, **options: Any) -> concurrent.futures.Future[Result]:
         done: concurrent.futures.Future[Result] = concurrent.futures.Future()
@@ -154,7 +150,7 @@ async def serve_until_stopped(
 
 
 class Background:
-    """The endless tasks of a service: one that dies takes the process down, leaving the service ends them all."""
+    """The endless tasks of a service: one that dies takes the process down."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group
@@ -173,10 +169,7 @@ class Background:
 
 @asynccontextmanager
 async def background() -> AsyncIterator[Background]:
-    """A task group whose tasks end when the body does.
-
-    The body is cancelled when one of them fails, and an `ExceptionGroup` comes out, as from `asyncio.TaskGroup`.
-    """
+    """An `asyncio.TaskGroup` whose tasks end when the body does."""
     async with asyncio.TaskGroup() as group:
         tasks = Background(group)
         try:

@@ -37,11 +37,8 @@ _CALL: Final[ContextVar[_CallFields]] = ContextVar("smcp_service_call", default=
 
 
 class bind_call:  # noqa: N801 - used like a function: `with bind_call(req_id=...)`
-    """While open, every log line of this task and of those it starts carries the call's ids.
-
-    What is not given keeps the value that an outer `bind_call` set. It costs about a microsecond, so it may stand on
-    the path of every call.
-    """
+    """While open, log lines of this task and of those it starts carry the call's ids. What is not given keeps the value
+    of an outer `bind_call`. It costs about a microsecond."""
 
     __slots__ = ("_fields", "_token")
 
@@ -151,8 +148,7 @@ def _drop_below_level(logger: WrappedLogger, method: str, event: EventDict) -> E
 class LogOutput:
     """The stream that log lines go to. `rewrites` change each text before it is written, in their order.
 
-    A line that cannot be written (a full disk, a pipe that nobody reads any more) is lost: it must not replace the
-    answer to the request in the middle of which it was written.
+    A line that cannot be written (a full disk) is lost: it must not replace the answer to a request.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -1,7 +1,6 @@
 """Counts for Prometheus at `/metrics`, which collects them on the event loop.
 
-Durations are counted by a histogram of ours: those of OpenTelemetry and of Prometheus's client cost several times as
-much for each call.
+The histogram is ours: those of OpenTelemetry and of Prometheus's client cost several times as much for each call.
 """
 
 import time

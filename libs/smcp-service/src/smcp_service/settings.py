@@ -39,8 +39,7 @@ _LONGEST_SHOWN: Final = 80
 
 
 class SettingsError(Failure):
-    """The process was configured wrongly. The message names each variable (or option) and what is wrong with it;
-    `warnings` are told beside it."""
+    """The message names each variable (or option) and what is wrong with it; `warnings` are told beside it."""
 
     exit_code = 2
 
@@ -181,10 +180,7 @@ S = TypeVar("S", bound=ServiceSettings)
 
 
 def load_settings(settings_class: type[S], **options: Any) -> S:
-    """The settings from the environment; `options` (from the command line) win over it, `None` is an absent option.
-
-    Raises `SettingsError`, which names every variable or option that is wrong and says why.
-    """
+    """The settings from the environment; `options` (from the command line) win over it, `None` is an absent option."""
     given = {name: value for name, value in options.items() if value is not None}
     try:
         return settings_class(**given)

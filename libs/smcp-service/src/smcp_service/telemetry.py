@@ -56,11 +56,9 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_E
 async def open_telemetry(
     service: str, *, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[TracerProvider | None]:
-    """Set up traces for this process while the body runs, and export what is left when it ends, in 5 s.
+    """Set up traces for this process while the body runs, and export what is left when it ends, in 5 s. None: off.
 
-    `service` is the name where `OTEL_SERVICE_NAME` does not say another. Gives None when telemetry is off. Open it
-    before anything asks for a tracer, and once: OpenTelemetry keeps its provider for the life of the process; a second
-    time raises RuntimeError.
+    Open it before anything asks for a tracer, and once (RuntimeError): OpenTelemetry keeps its provider.
     """
     environ = os.environ if environ is None else environ
     if not _is_exported(environ):
@@ -140,11 +138,7 @@ class TraceSampler(Sampler):
     """Decides by a draw of its own (ADR 0002): the share `rate` (0 to 1) of new traces, at most `per_s` in a second.
 
     A trace without an id is dropped: it is a library's own. With `slow_ms` what is dropped may be recorded when it ends
-    (`STATE_KEY`).
-
-    Args:
-        per_s: 0: any number.
-        by_parent: a parent's flag counts.
+    (`STATE_KEY`). `per_s` 0: any number; `by_parent`: a parent's flag counts.
     """
 
     def __init__(
@@ -167,10 +161,8 @@ class TraceSampler(Sampler):
         self._dropped = (False, "" if slow_ms is None else f"{STATE_KEY}={slow_ms}", slow_ns)
 
     def decide(self, parent: SpanContext | None, *, is_untrusted: bool) -> tuple[bool, str, int | None]:
-        """Whether a request is sampled, its trace state, and if it is not: from how many ns on it is slow.
-
-        `is_untrusted`: the parent's flag does not count.
-        """
+        """Whether a request is sampled, its trace state, and if it is not: from how many ns on it is slow. The flag of
+        an untrusted parent does not count."""
         if parent is not None and self._by_parent and not is_untrusted:
             is_sampled, state = parent.trace_flags.sampled, parent.trace_state
             return is_sampled, state.to_header(), None if is_sampled else _slow_ns(state)
