@@ -22,7 +22,7 @@ from smcp_auth import api_keys as key_file
 from smcp_auth import authenticator
 from smcp_auth.api_keys import new_key
 from smcp_bus.limits import Rate
-from smcp_mcp import gateway_check
+from smcp_mcp import app as mcp_app
 from smcp_mcp.settings import McpSettings, check_access
 from smcp_service.settings import SettingsError
 from smcp_testing import issuer
@@ -349,7 +349,7 @@ async def test_smcp_mcp_is_not_ready_while_its_own_token_is_missing_or_may_not_d
 
 
 async def test_smcp_mcp_is_ready_only_while_a_gateway_lets_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_check, "AGAIN_S", 0.05)
+    monkeypatch.setattr(mcp_app, "CHECK_S", 0.05)
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
 
         def problem() -> str | None:

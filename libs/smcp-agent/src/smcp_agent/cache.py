@@ -71,15 +71,8 @@ class AnswerCache:
         keep: Callable[[Answer], bool] = lambda _: True,
         max_age: float | None = None,
     ) -> Answer:
-        """The answer; asks only where none is kept that is up to date.
-
-        Args:
-            ask: fetches it.
-            keep: whether an answer may be kept.
-            max_age: seconds; an older answer is asked for again, though nothing outdated it. None: it counts.
-
-        Raises SmcpError: `ask` raised it.
-        """
+        """The answer; asks only where none is kept that is up to date, and `max_age` seconds old at most. `keep`:
+        whether an answer may be kept. Raises what `ask` raises."""
         self.used = True
         kept = self._kept.get(query)
         if kept is not None and (max_age is None or asyncio.get_running_loop().time() - kept.asked_at <= max_age):
@@ -97,7 +90,6 @@ class AnswerCache:
                 self._spawn(self._fetch_again(query, kept))
 
     def forget(self, computer: str) -> None:
-        """Keep nothing that this Computer answered."""
         self.outdate(lambda query, _: query.computer in (computer, None))
 
     async def _fetch_again(self, query: Query, kept: _Kept) -> None:
@@ -167,7 +159,6 @@ class ToolCache:
         return entry.tools
 
     def known(self, computer: str, tool: str) -> SMCPTool | None:
-        """A tool, if it is known by now."""
         entry = self.entries.get(computer)
         return next((each for each in (entry.tools if entry else None) or () if each.name == tool), None)
 

@@ -126,10 +126,7 @@ class EventsDropped(Event):
 
 
 class EventStream(AsyncIterator[Event]):
-    """Events from the moment the stream was opened, in order; ends when the agent is closed.
-
-    Iterate it with `async for`. Each stream has its own queue, freed with the stream.
-    """
+    """Events from the moment the stream was opened, in order, for `async for`; ends when the agent is closed."""
 
     def __init__(self, length: int = STREAM_LENGTH) -> None:
         self._waiting: deque[Event] = deque()

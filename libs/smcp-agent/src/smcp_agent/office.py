@@ -56,7 +56,6 @@ class Room:
         return sorted(self._computers)
 
     def hold(self) -> None:
-        """A (re-)join begins: keep notifications until the next `listed`."""
         self._held = []
 
     def notified(self, change: Change) -> bool:
@@ -121,10 +120,8 @@ class Office:
             raise ConnectionLost(broken.reason, may_have_run=False) from broken
 
     async def joined(self, connection: Connection) -> None:
-        """Fetch the members after a later join, however long it takes; then publish `Reconnected`.
-
-        Raises ConnectionBroken: the connection is gone, or the server does not count the Agent as a member.
-        """
+        """Fetch the members after a later join, however long it takes. Raises ConnectionBroken: the connection is gone,
+        or the server does not count the Agent as a member."""
         await self._learn(connection)
         self._publish(Reconnected(without_login(connection.url)))
 
@@ -136,7 +133,6 @@ class Office:
         self._publish(RejoinRefused(why))
 
     def on_notice(self, name: str, data: Mapping[str, Any]) -> None:
-        """Take a notification of the server."""
         computer = data.get("computer")
         match name, computer:
             case "notify:enter_office", str():

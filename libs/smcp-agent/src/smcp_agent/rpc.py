@@ -147,11 +147,8 @@ class RpcClient:
             raise ConnectionLost("the connection was not back in time", may_have_run=may_have_run) from None
 
     def cancel(self, req_id: str, *, within: float, fields: Mapping[str, Any]) -> None:
-        """Tell the office in the background that nobody waits for this call any more.
-
-        `within` is the time (seconds) that the call would have had; `fields` are of the call, too: its trace, and for
-        whom it is.
-        """
+        """Tell the office in the background that nobody waits for this call any more, which would have had `within`
+        seconds. `fields` are of the call: its trace, and for whom it is."""
         if self._link.failed:
             return
         data = {"agent": self._agent, "req_id": req_id, **fields}
@@ -212,16 +209,9 @@ class RpcClient:
         computer: str | None,
         server: str | None,
     ) -> McpAnswer:
-        """The result of an MCP request in the envelope of computer.txt (resources chapter, 5).
+        """The result of an MCP request in the envelope of computer.txt (resources chapter, 5), by `client:<method>`.
 
-        Args:
-            event: `client:<MCP's method>`.
-            computer: None: all of the office, where the event allows it.
-            server: an MCP server; None: the Computer finds out.
-
-        Raises:
-            McpError: the answer is a JSON-RPC error.
-            SmcpError: as `send`.
+        Raises McpError: the answer is a JSON-RPC error; SmcpError: as `send`.
         """
         payload = {"jsonrpc": "2.0", "id": 1, "method": event.removeprefix("client:"), "params": dict(params)}
         named = {"computerId": computer, "serverId": server}
@@ -312,7 +302,6 @@ def reply_of(model: type[Model], reply: Mapping[str, Any], what: str) -> Model:
 
 
 def replier(computer: str | None, server: str | None = None) -> str:
-    """A name of the replier for messages, as far as it is known."""
     whose = "a Computer" if computer is None else f"Computer {computer!r}"
     return whose if server is None else f"MCP server {server!r} of {whose}"
 

@@ -23,23 +23,25 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError, TooLarge
+from smcp_agent.connecting.addresses import Addresses, delay
+from smcp_agent.connecting.options import ConnectionOptions
+from smcp_agent.errors import Malformed, NotAllowed, NotAuthenticated, RateLimited, SmcpError, TooLarge
 from smcp_agent.mcp.resources import as_sent
 from smcp_auth.client_addresses import counted_as
 from smcp_auth.quotas import Quotas
+from smcp_bus.callers import DELEGATES
 from smcp_mcp.auth import Authorization, RequestHolder
 from smcp_mcp.buffered_request import BODY_S, BodyBudget, BufferedRequest
-from smcp_mcp.gateway_check import GatewayCheck
 from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, check_query
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings
-from smcp_proto.backoff import Backoff
+from smcp_proto.backoff import Backoff, jittered
 from smcp_proto.member_names import check_name
 from smcp_proto.validation import refused
 from smcp_service.health import Readiness
 from smcp_service.http_limits import IDLE_S, EdgeRules, Gate, UnauthenticatedConnections, forbidden_header
 from smcp_service.lifecycle import background, cannot_listen
-from smcp_service.logging import bind_call
+from smcp_service.logging import bind_call, get_logger
 from smcp_service.metrics import Metrics
 from smcp_service.settings import listed
 
@@ -48,9 +50,16 @@ HANDOVER_S: Final = 12.0
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
 """Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
+FIRST_CHECK_S: Final = 0.25
+LONGEST_CHECK_S: Final = 5.0
+"""Between two attempts while no gateway lets this service in."""
+CHECK_S: Final = 30.0
+"""Between two checks of the gateway while all is well."""
 NOT_HELD: Final = "this replica does not hold the seat of the office"
 _PATH: Final = "/mcp/"
 _CONNECTION: Final = "smcp_mcp.connection"
+
+_log = get_logger(__name__)
 
 
 def office_of(scope: Scope) -> str:
@@ -172,12 +181,8 @@ class McpEndpoint(BaseRoute):
         return "failed"
 
     async def _served(self, exchange: BufferedRequest, office: str) -> str:
-        """Answer the request here or at a peer, whichever holds the seat. Joins the office if nobody does.
-
-        Raises:
-            SeatTaken: another Agent has it, or a replica that cannot be reached.
-            Malformed, RateLimited, SmcpError: as on joining.
-        """
+        """Answer the request here or at a peer, whichever holds the seat. Joins the office if nobody does. Raises
+        SeatTaken, SmcpError, MCPError."""
         loop = asyncio.get_running_loop()
         backoff, deadline = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), loop.time() + HANDOVER_S
         while True:
@@ -211,6 +216,44 @@ class McpEndpoint(BaseRoute):
             if await self._peers.pass_on(exchange, office, peer):
                 return True
         return False
+
+
+class GatewayCheck:
+    """Whether a gateway accepts this service's token: known before the first office is joined, and checked again, since
+    the token may be renewed. It connects, joins nothing, and closes."""
+
+    def __init__(self, settings: McpSettings) -> None:
+        self._settings = settings
+        self.problem: str | None = "not connected to a gateway yet"
+        """Why no gateway let this service in at the last check; None: one did."""
+
+    async def run(self) -> None:
+        addresses, backoff = Addresses(self._settings.gateways), Backoff(FIRST_CHECK_S, LONGEST_CHECK_S)
+        auth = {DELEGATES: True} if self._settings.auth_configured else {}
+        while True:
+            least = 0.0
+            try:
+                options = ConnectionOptions(auth=auth, token=self._settings.gateway_token)
+                connection = await addresses.connect(options, lambda event, data: None)
+            except SmcpError as error:
+                why, least = _problem(error), delay(error)
+            else:
+                why = None
+                await connection.close()
+            if why is not None and why != self.problem:
+                _log.error("not ready", why=why)
+            self.problem = why
+            if why is None:
+                backoff.reset()
+            await asyncio.sleep(max(least, jittered(CHECK_S) if why is None else backoff.next()))
+
+
+def _problem(error: SmcpError) -> str | None:
+    if isinstance(error, RateLimited) and "quota" in error.details:
+        return None  # the token is accepted: the connections of this service's offices have used up its quota
+    if isinstance(error, NotAuthenticated | NotAllowed):
+        return f"the gateway refuses SMCP_TOKEN: {error.message}"
+    return error.message
 
 
 async def _index(request: Request) -> JSONResponse:
@@ -254,14 +297,8 @@ class _Server(uvicorn.Server):
 async def open_mcp(
     settings: McpSettings, readiness: Readiness, metrics: Metrics, *, choose: str = "--port / SMCP_MCP_PORT"
 ) -> AsyncIterator[str]:
-    """Serve MCP clients while the body runs; it is given the URL. Then leave all offices, and stop.
-
-    Args:
-        choose: what to use in place of a port that is taken.
-
-    Raises:
-        Failure: the address is not available.
-    """
+    """Serve MCP clients while the body runs; it is given the URL. Then leave all offices, and stop. Raises Failure: see
+    `cannot_listen`."""
     host, port = settings.mcp_host, settings.mcp_port
     access = Authorization(settings)
     async with background() as tasks, open_peers(listed(settings.mcp_peers)) as peers:

@@ -87,11 +87,8 @@ class Authorization:
                 tasks.create_task(self._end_invalid())
 
     async def refusal(self, request: Request, office: str) -> Response | None:
-        """The answer for a caller who may not use the office.
-
-        Of one who may, `request.scope["user"]` is set: the MCP SDK binds a session to it, and `may` finds it in its
-        context's request.
-        """
+        """The answer for a caller who may not use the office. Of one who may, `request.scope["user"]` is set: the MCP
+        SDK binds a session to it, and `may` finds it there."""
         if self._authenticator is None:
             return None
         source = self._source(request)
@@ -107,12 +104,11 @@ class Authorization:
         return None
 
     def subject(self, request: Request) -> str:
-        """By what an allowed request is counted: the subject of its token, or without authentication its address."""
+        """The subject of an allowed request's token, or without authentication its address."""
         user = request.scope.get("user")
         return user.principal.identity if isinstance(user, _User) else self._source(request)
 
     def holder(self, request: Request, office: str) -> RequestHolder:
-        """By what an allowed request is counted in quotas: its office, and the subject of its token."""
         user = request.scope.get("user")
         if not isinstance(user, _User):
             return RequestHolder((office, None, None))
@@ -154,8 +150,7 @@ class Authorization:
         return rights is None or rights.may_ask(computer)
 
     def call_for_users(self, server: Server[Any]) -> None:
-        """Have the server say to the gateway for which user it calls a tool, and let that user alone read on in its
-        result."""
+        """Tell the gateway for which user the server calls a tool; that user alone may read on in its result."""
         for method in ("tools/call", "resources/read"):
             entry = server.get_request_handler(method)
             if entry is not None and self._authenticator is not None:
@@ -180,8 +175,7 @@ class Authorization:
         return read
 
     def watch_counter(self, quotas: Quotas, office: str) -> Callable[[Context], Callable[[int], None]]:
-        """See `WatchCounter`. All clients of one key or token are counted together; without authentication, each
-        connection by itself."""
+        """All clients of one key or token are counted together; without authentication, each connection by itself."""
 
         def counter(context: Context) -> Callable[[int], None]:
             principal = _user_of(context)

@@ -63,7 +63,6 @@ class BufferedRequest:
 
     @property
     def passed_on(self) -> bool:
-        """A peer passed it on."""
         return PASSED_ON in self.request.headers
 
     @property
@@ -85,15 +84,9 @@ class BufferedRequest:
             raise MCPError(METHOD_NOT_FOUND, "Method not found")
 
     async def read(self, limit: int, max_values: int, hold: Callable[[int], None]) -> None:
-        """Read the body.
+        """Read the body; `hold` is called with the size of each part before it is kept, and may raise.
 
-        Args:
-            hold: called with the size of each part before it is kept; its exceptions are passed on.
-
-        Raises:
-            Malformed: it is no message of JSON-RPC.
-            TooLarge: it has more bytes than `limit`, or holds more than `max_values`; or the client is gone.
-            TimeoutError: the body was not complete within `BODY_S`.
+        Raises Malformed: it is no message of JSON-RPC; TooLarge, also if the client is gone; TimeoutError (`BODY_S`).
         """
         body = bytearray()
         more = True
@@ -147,12 +140,10 @@ class BufferedRequest:
             self._when_gone.discard(then)
 
     async def disconnected(self) -> None:
-        """Wait until the client is gone."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def send(self, message: Message) -> None:
-        """ASGI's `send`."""
         if message["type"] == "http.response.start":
             self._started = True
             headers = dict(message["headers"])
@@ -172,9 +163,7 @@ class BufferedRequest:
         self, status: int, message: str, *, code: int = INTERNAL_ERROR, data: Mapping[str, Any] | None = None
     ) -> str:
         """Answer with a JSON-RPC error. Where the answer has begun, it ends the stream of events, or the connection.
-
-        `retry_after_s` in `data` becomes the header `Retry-After`, too, in whole seconds. Returns `refused`.
-        """
+        Returns `refused`."""
         error = {"code": code, "message": message} | ({"data": data} if data else {})
         body = orjson.dumps({"jsonrpc": "2.0", "id": self._id, "error": error})
         if not self._started:
@@ -202,11 +191,7 @@ class BufferedRequest:
 
 
 class BodyBudget:
-    """The bytes of request bodies that are kept, from when they come until their requests are answered.
-
-    Args:
-        largest: bytes of the largest request.
-    """
+    """The bytes of request bodies that are kept, from when they come until their requests are answered."""
 
     def __init__(self, largest: int) -> None:
         self._share = SHARE * largest
@@ -214,10 +199,7 @@ class BodyBudget:
 
     @contextmanager
     def of(self, subject: str) -> Iterator[Callable[[int], None]]:
-        """While the body runs, the function that it is given adds bytes to what the subject has.
-
-        That raises RateLimited: its share, or what all have together, would be exceeded.
-        """
+        """While the body runs, the function that it is given adds to the subject's bytes, or raises RateLimited."""
         taken = 0
 
         def hold(size: int) -> None:

@@ -34,11 +34,7 @@ def serve(
 
 @asynccontextmanager
 async def open_service(settings: McpSettings) -> AsyncIterator[str]:
-    """The service with its health port; the body is given the URL for MCP clients.
-
-    Raises:
-        Failure: an address is not available.
-    """
+    """The service with its health port; the body is given the URL for MCP clients."""
     readiness, metrics = Readiness(), Metrics()
     async with (
         serve_health(settings, readiness, metrics) as health,
@@ -51,6 +47,5 @@ async def open_service(settings: McpSettings) -> AsyncIterator[str]:
 
 
 def main() -> None:
-    """Read the command line, and run."""
     allow_many_files()
     run_app(app)

@@ -141,16 +141,12 @@ class Offices:
         return self._held.get(office)
 
     async def join(self, office: str, holder: RequestHolder) -> HeldOffice:
-        """Take the seat of the office. Requests that come at the same time wait for one join.
-
-        Args:
-            office: the name in NFC, as `check_name` returns it.
-            holder: of the request. The office counts as a connection of the subject whose request came first.
+        """Take the seat of the office, which counts as a connection of this holder. Requests that come at the same time
+        wait for one join.
 
         Raises:
             SeatTaken: an Agent has the seat, or this process has given it up again.
-            RateLimited: the subject has reached its quota `sockets`.
-            SmcpError: the gateway cannot be reached, or refuses the name of the office or this service's token.
+            SmcpError: the subject's quota; the gateway cannot be reached, or refuses the office or our token.
         """
         if self._stopping:
             raise SeatTaken("this replica is stopping", by_replica=True)
@@ -198,7 +194,6 @@ class Offices:
             self._settle(office, joined, error)
 
     def _settle(self, office: str, joined: asyncio.Future[HeldOffice], outcome: HeldOffice | SmcpError) -> None:
-        """Give the outcome of a join to the requests that wait for it."""
         if self._joining.get(office) is joined:
             del self._joining[office]
         if joined.done():

@@ -57,7 +57,7 @@ class Peers:
         """Attempts to pass a request on to a peer, by outcome."""
 
     async def addresses(self) -> list[Peer]:
-        """All replicas that the setting names at this moment; this process may be among them."""
+        """All replicas that the setting names now; this process may be among them."""
         found = await asyncio.gather(*map(_resolve, self._urls))
         return [peer for peers in found for peer in peers]
 

@@ -58,10 +58,8 @@ async def open_system(
 ) -> AsyncIterator[System]:
     """Run everything while the body runs; leaving it drains the Computer first and stops nats-server last.
 
-    Args:
-        environ: what the placeholders of the Computer's configuration are taken from.
-
-    Raises `Failure` where a part did not start; or, in the body, where nats-server ended by itself.
+    `environ` is for the placeholders of the Computer's configuration. Raises Failure, also in the body where
+    nats-server ended by itself.
     """
     async with open_nats_server(up_model(options), directory / "nats") as nats, background() as tasks:
         tasks.start(nats.wait_for_end(), name="nats-server")

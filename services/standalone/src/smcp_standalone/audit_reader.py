@@ -130,11 +130,8 @@ class Duplicates:
         """When each record was made, by its number and by what it says."""
 
     def seen_before(self, record: dict[str, Any]) -> bool:
-        """Whether the same was read before; remembers the record.
-
-        An approval may be recorded by two registries; a call by the gateway that answered our SDK's repeat, and by one
-        that was killed before its answer went out.
-        """
+        """Whether the same was read before: an approval may be recorded by two registries; a call by the gateway that
+        answered our SDK's repeat, and by one that was killed before its answer went out."""
         same, at = (*FIELDS[1:], "source") if "source" in record else (*_CALL, "outcome"), str(record.get("at"))
         number, what = _values(record, _NUMBER), _values(record, same)
         earlier = self._seen.get(what)
@@ -194,11 +191,7 @@ def _in_one_call(other: str | None, at: str) -> bool:
 
 
 class Chains:
-    """Checks the records of all writers, given in any order.
-
-    Args:
-        whole: nothing has expired, so that each writer's first record has to be there.
-    """
+    """Checks the records of all writers, given in any order. `whole`: each writer's first record has to be there."""
 
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole

@@ -69,7 +69,6 @@ async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, 
 
 
 async def demo(console: Console, repository: Path, directory: Path) -> None:
-    """Start everything, make the two calls, kill the Agent's gateway while more calls run, and print what came back."""
     hosts = directory / "hosts.yaml"
     hosts.write_text(
         json.dumps({"offices": [OFFICE], "registries": [], "gateways": [GATEWAY], "listen": "127.0.0.1:-1"}),
@@ -100,10 +99,7 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
 
 
 async def demo_elsewhere(console: Console, url: str, repository: Path, token: str | None) -> None:
-    """Make the same two calls in a system that runs already, such as that of docker/compose.yaml.
-
-    Its Computer is `COMPUTER` in `OFFICE`, with the same two MCP servers; `repository` is a path of that host.
-    """
+    """Make the same two calls in a system that runs already; `repository` is a path of its Computer's host."""
     console.print(
         f"An Agent joins {OFFICE!r} on {without_login(url)} and calls the tools of {COMPUTER!r}.\n", highlight=False
     )

@@ -13,7 +13,6 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Become the program of the command line; with exit code 1 where the parent is gone already."""
     parent, program, *arguments = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -60,9 +60,7 @@ class Span(NamedTuple):
 
 
 class TraceStore:
-    """Args:
-    url: with the path below which the API is, if any. Raises StoreUrlError: it is none.
-    """
+    """`url`: with the path below which the API is, if any. Raises StoreUrlError: it is none."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")

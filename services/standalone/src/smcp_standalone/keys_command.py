@@ -148,11 +148,9 @@ def remove(
 
 
 def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], object]) -> None:
-    """Change the file, and record it where `SMCP_AUDIT` says so, with what its gateway reads: `SMCP_NATS_URL` and
-    `SMCP_NATS_CREDS`, or `SMCP_AUDIT_FILE`.
+    """Change the file, and record it where `SMCP_AUDIT` says so.
 
-    Raises:
-        Failure: it cannot be recorded, and has to be; then nothing is changed.
+    Raises Failure: it cannot be recorded, and has to be; then nothing is changed.
     """
     settings = load_settings(ServiceSettings)
     if settings.audit == "off":

@@ -56,8 +56,7 @@ def find_binary() -> str:
 async def open_nats_server(model: NatsModel, directory: Path) -> AsyncIterator[NatsServer]:
     """Run nats-server with the configuration, credentials and records in `directory`, until the block is left.
 
-    It has a process group of its own (ctrl-C in a terminal does not reach it, so that the services can drain
-    first) and ends when this process dies, however that happens.
+    It has a process group of its own, so that the services can drain after a ctrl-C; it ends when this process dies.
     """
     written = nats_server_conf.write(model, directory)
     log = directory / "nats-server.log"

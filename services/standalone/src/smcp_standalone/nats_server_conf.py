@@ -141,8 +141,7 @@ def _registry(credential: str) -> Grant:
 
 def _operator(credential: str) -> Grant:
     """An operator looks, and changes nothing but what is logged. It asks the registries, never JetStream: that
-    answers on any subject that a request names, such as one that deletes the stream.
-    """
+    answers on any subject that a request names, such as one that deletes the stream."""
     return Grant(
         publish=(LOG_LEVEL, f"{OPERATORS}.{encode_name(credential)}.*"),
         subscribe=(AUDIT_ALL, f"{inbox_prefix(credential)}.>"),
@@ -165,11 +164,7 @@ def grants(model: NatsModel) -> dict[str, Grant]:
 
 
 def render(model: NatsModel, kept: Mapping[str, str], cluster_secret: str | None = None) -> str:
-    """The text of `nats-server.conf`, whose values may be JSON.
-
-    `kept` has the secret of each name of `grants(model)`; `cluster_secret` is what the nodes of a
-    cluster tell each other, needed where the model has a cluster.
-    """
+    """The text of `nats-server.conf`, whose values may be JSON. `kept`: the secret of each name of `grants(model)`."""
     size = model.jetstream.max_file
     tls = (
         None if model.tls is None else {"cert_file": model.tls.cert, "key_file": model.tls.key, "ca_file": model.tls.ca}
@@ -265,11 +260,8 @@ def credential_path(out: Path, name: str) -> Path:
 
 
 def write(model: NatsModel, out: Path) -> Written:
-    """Write the configuration and the credentials into `out`; a second run changes only what the model changed.
-
-    A credential whose file was removed gets a new secret.
-    Raises `NatsConfigError` where a file cannot be read or written: nothing is changed then.
-    """
+    """Write the configuration and the credentials into `out`; a second run changes only what the model changed, and
+    makes a new secret where a file was removed. Raises NatsConfigError: nothing is changed then."""
     conf = out / "nats-server.conf"
     files = {name: credential_path(out, name) for name in grants(model)}
     kept = {name: _kept_secret(name, path) or new_secret() for name, path in files.items()}

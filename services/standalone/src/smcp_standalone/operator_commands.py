@@ -1,8 +1,7 @@
-"""`smcp offices`, `room`, `watch` and `log-level`: what operators do over NATS. They are members of no office, and take
-no seat.
+"""`smcp offices`, `room`, `watch` and `log-level`: what operators do over NATS, without a seat.
 
-Their commands reach NATS by `SMCP_NATS_URL` and `SMCP_NATS_CREDS`, or beside a `smcp up` of this user: that leaves a
-file for each run, with its NATS and the credential of an operator, which may only read.
+They reach NATS by `SMCP_NATS_URL` and `SMCP_NATS_CREDS`, or by the file that each `smcp up` of this user leaves, with
+its NATS and the credential of an operator, which may only read.
 """
 
 import asyncio
@@ -66,12 +65,7 @@ def advertise_run(url: str, credentials: Path, agents_url: str) -> AbstractConte
 
 @asynccontextmanager
 async def operator_bus() -> AsyncIterator[NatsBus]:
-    """A bus with the credential of an operator.
-
-    Raises:
-        SettingsError: the environment says something wrong.
-        Failure: NATS cannot be reached.
-    """
+    """A bus with the credential of an operator. Raises Failure."""
     settings = load_settings(ServiceSettings)
     credentials = configured_credentials(settings.nats_creds)
     url = settings.nats_url

@@ -108,10 +108,7 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
 
 
 def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
-    """Read the environment and the options, and write the sample configuration where there is none.
-
-    Raises `SettingsError`.
-    """
+    """Read the environment and the options, and write the sample configuration where there is none."""
     config = options.config
     if config is None:
         config = directory / SAMPLE
@@ -127,10 +124,8 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
 
 
 def with_key(settings: UpSettings, directory: Path) -> UpSettings:
-    """The settings with keys that are made for this run, unless they say who may connect, or let everybody in.
-
-    One is its user's, the other smcp-mcp's.
-    """
+    """The settings with two keys for this run, its user's and smcp-mcp's, unless they say who may connect, or let
+    everybody in."""
     if settings.gateway.auth_configured or settings.gateway.insecure:
         return settings
     path = directory / KEYS

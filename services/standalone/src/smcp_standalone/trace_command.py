@@ -27,7 +27,6 @@ _SHOWN: Final = ("gen_ai.tool.name", "smcp.computer", "smcp.mcp_server")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the trace of a call: its spans as a tree, with times, processes and errors."""
     parser = argparse.ArgumentParser("smcp trace", add_help=False)  # the help is in `smcp_standalone.main`
     parser.add_argument("req_id", metavar="REQ_ID", nargs="?")
     parser.add_argument("--url", default=os.environ.get("SMCP_TRACES_URL") or DEFAULT_URL)

@@ -1,7 +1,4 @@
-"""The application `smcp-agent`: its options, the parameters that commands share, and `asks`, which defines a command.
-
-The commands are in `main` and `mcp_command`.
-"""
+"""The application `smcp-agent`: its options, the parameters that commands share, and `asks`, which defines one."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -167,9 +164,7 @@ Query = Callable[..., Awaitable[Answer]]
 
 
 def asks(what: str, name: str | None = None) -> Callable[[Query], Query]:
-    """Define the command of a query. It has the parameters after the Agent, and `--timeout`; `what` is shown
-    meanwhile, with their values.
-    """
+    """Define the command of a query: the parameters after the Agent, and `--timeout`; `what` is shown meanwhile."""
 
     def define(query: Query) -> Query:
         def command(context: typer.Context, timeout: float | None, **given: Any) -> None:

@@ -68,9 +68,7 @@ def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
 
 def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]], empty: str = "") -> None:
     """A table whose first column is never cut, since people copy it; `others` are columns and their minimum widths.
-
-    More than `MAX_ROWS` rows, and a terminal that is too narrow, get `stacked_rows`. Without rows, `empty` is printed.
-    """
+    More than `MAX_ROWS` rows, and a terminal that is too narrow, get `stacked_rows`."""
     if not rows and empty:
         print_hint(empty)
         return
@@ -103,12 +101,8 @@ def parameters(schema: dict[str, Any]) -> str:
 
 
 def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | None]:
-    """Write the pictures and other binary contents of a result; the file of each content, None where it is text.
-
-    A file is named after the tool, and never replaces another one.
-
-    Raises BadReply: a content is not in base64; OSError: a file cannot be written.
-    """
+    """Write the binary contents of a result into new files named after the tool; the file of each content, None of a
+    text. Raises BadReply: a content is not in base64; OSError."""
     stem = re.sub(r"[^A-Za-z0-9_-]+", "_", tool)[:MAX_STEM]
     numbers: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
     files: list[str | None] = []

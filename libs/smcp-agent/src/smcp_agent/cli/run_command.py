@@ -70,7 +70,6 @@ class Options:
 
 
 def default_name() -> str:
-    """A name that no other run has at the same time: user@host-pid."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name
@@ -122,9 +121,7 @@ def ask(
     timeout: float | None = None,
 ) -> None:
     """Run a command that makes one query within `timeout` seconds, and print the answer; `shown` is shown meanwhile.
-
-    `ids` are those of a call, for its error: none where nothing was sent.
-    """
+    `ids` are those of a call, for its error."""
     sent: dict[str, str] = {}
 
     async def work() -> bool:

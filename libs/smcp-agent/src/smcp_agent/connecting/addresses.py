@@ -22,10 +22,7 @@ READY_S: Final = 2.0
 
 
 class Addresses:
-    """The URLs of an office's gateways, the one to begin with first.
-
-    Raises Malformed: one of them cannot be right, or there is none.
-    """
+    """URLs of an office's gateways, the one to begin with first. Raises Malformed: one is wrong, or none is there."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         self._urls = [checked_url(url) for url in urls]

@@ -1,7 +1,5 @@
-"""One Socket.IO connection, from its opening to its end. It knows nothing of offices and does not come back.
-
-A connection is a python-socketio client of its own with its own HTTP session; reconnecting means opening
-another one (`smcp_agent.connecting.link`), so nothing of a broken connection can leak into the next.
+"""One Socket.IO connection, from its opening to its end. It knows nothing of offices and does not come back: the link
+opens another one, with its own client and HTTP session, so that nothing of a broken connection can leak into the next.
 """
 
 import asyncio
@@ -88,10 +86,8 @@ class Connection:
         self._sio.on("*", on_event, namespace=NAMESPACE)
 
     async def request(self, event: str, data: Mapping[str, Any], *, timeout: float) -> Any:
-        """Send an event and return its ack: the one argument, or the list of them.
-
-        Raises ConnectionBroken; AckTimedOut; Malformed, TooLarge: it cannot be sent at all.
-        """
+        """Send an event and return its ack: the one argument, or the list of them. Raises ConnectionBroken;
+        AckTimedOut; Malformed, TooLarge: it cannot be sent at all."""
         ack: asyncio.Future[tuple[Any, ...] | None] = asyncio.get_running_loop().create_future()
 
         def settle(*args: Any) -> None:  # python-socketio keeps it until the ack comes or the connection ends
@@ -154,10 +150,7 @@ class Connection:
                     await asyncio.gather(self._sio.eio.wait(), return_exceptions=True)
 
     async def open(self) -> None:
-        """Connect, with the first transport that works.
-
-        Raises CannotConnect: no Socket.IO server answers; SmcpError: the server refused (401, 429, 4008).
-        """
+        """Connect, with the first transport that works. Raises CannotConnect; SmcpError: the server refused."""
         transports = list(self._options.transports)
         while True:
             transport = transports.pop(0)
@@ -199,7 +192,6 @@ class Connection:
             self.give_up(f"nothing was heard for {self._http.heartbeat_s:g} s")
 
     def _refused(self) -> SmcpError | None:
-        """The flat error that the connection was refused with: the body of a 400, or a CONNECT_ERROR's `data`."""
         data = self._refusal.get("data") if isinstance(self._refusal, dict) else None
         return flat_error(self._refusal) or flat_error(data)
 
@@ -246,6 +238,5 @@ async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Co
 
 
 def _is_cut_off(data: object) -> bool:
-    """Whether an ack is a 503 of a gateway that has no connection to NATS."""
     error = flat_error(data)
     return isinstance(error, Unavailable) and error.details.get(CUT_OFF) is True

@@ -98,13 +98,8 @@ class Link:
         self._place = place
 
     async def open(self) -> Connection:
-        """Connect and join for the first time.
-
-        Raises:
-            CannotConnect, ConnectionLost, JoinRefused
-            Unavailable: the gateway could not find out whether the seat is free, and no other one is ready; try again.
-            SmcpError: the server refused the connection.
-        """
+        """Connect and join for the first time. Raises CannotConnect, ConnectionLost, JoinRefused; Unavailable: no
+        gateway could find out whether the seat is free; SmcpError: the server refused the connection."""
         tried: set[str] = set()
         while True:
             connection = await self._connect()
@@ -144,10 +139,7 @@ class Link:
                 await closing
 
     async def ready(self) -> Connection:
-        """The joined connection, once there is one.
-
-        Raises SmcpError: there will be none, or the office does not take the agent back.
-        """
+        """The joined connection, once there is one. Raises SmcpError: the office does not take the member back."""
         while True:
             if self._failure is not None:
                 raise without_traceback(self._failure)
@@ -161,7 +153,6 @@ class Link:
             connection.give_up("the server does not count the agent as a member any more")
 
     def fail(self, failure: SmcpError) -> None:
-        """Make `ready` raise this from now on."""
         self._failure = failure
         self._tell()
 
@@ -246,7 +237,6 @@ class Link:
         return connection
 
     async def _join(self, connection: Connection) -> None:
-        """Raises SmcpError: refused."""
         self._listener.joining()
         place = self._place.model_dump(exclude_unset=True)
         ack = await connection.request("server:join_office", place, timeout=JOIN_S)
@@ -262,11 +252,8 @@ class Link:
 
 
 def _check_joined(ack: Any, place: EnterOfficeReq) -> None:
-    """Raises SmcpError for an ack that is not `[true, null]`.
-
-    For `[false, why, details]` it raises JoinRefused if `why` has the code 403 or none, and else the class of the code,
-    such as Unavailable if no registry answered the gateway. Servers of other projects send no `details`.
-    """
+    """Raises JoinRefused for `[false, why, details]` if `why` has the code 403 or none, else the class of the code.
+    Servers of other projects send no `details`."""
     match ack:
         case [True, *_]:
             return

@@ -41,11 +41,8 @@ Answer = Callable[[str, object], Awaitable[bytes]]
 
 
 class ConnectionOptions(BaseModel):
-    """How to connect.
-
-    WebSocket comes first: a polling session's requests must all reach the same replica (sticky routing), a WebSocket is
-    one request. Polling is tried only where something answered the WebSocket's handshake and refused it.
-    """
+    """How to connect. Polling, whose requests must all reach the same replica, is tried only where something refused
+    the handshake of a WebSocket."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -63,10 +60,7 @@ class ConnectionOptions(BaseModel):
 
 
 async def with_token(options: ConnectionOptions) -> ConnectionOptions:
-    """The options with the token in `auth`.
-
-    Raises TokenUnavailable: what fetches tokens failed, or took too long; Malformed: the token cannot be sent.
-    """
+    """The options with the token in `auth`. Raises TokenUnavailable; Malformed: the token cannot be sent."""
     token = options.token
     if token is None:
         return options
@@ -105,10 +99,7 @@ def check_token(token: str) -> str:
 
 
 def read_token(path: Path, said: str) -> str:
-    """The token in a file. `said`: the option that names the file, for an error. The file is not quoted.
-
-    Raises TokenUnavailable: the file cannot be read, or holds no token.
-    """
+    """The token in a file. Raises TokenUnavailable, which begins with `said`, the option that names the file."""
     try:
         return check_token(path.read_text(encoding="utf-8").strip())
     except (OSError, ValueError) as error:

@@ -30,13 +30,11 @@ NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 
 
 class HttpSession:
-    """The HTTP session of one connection; notes what goes over it.
-
-    Attributes:
-        max_payload: bytes of the largest message that the server accepts; None as long as it has not said so.
-        heartbeat_s: the server promised to send something at least so often; 0 as long as it has not said so.
-        socket: the WebSocket, once there is one.
-        heard_at: when bytes came over it last (loop time); None without one.
+    """Attributes:
+    max_payload: bytes of the largest message that the server accepts; None as long as it has not said so.
+    heartbeat_s: the server promised to send something at least so often; 0 as long as it has not said so.
+    socket: the WebSocket, once there is one.
+    heard_at: when bytes came over it last (loop time); None without one.
     """
 
     def __init__(self) -> None:
@@ -142,11 +140,7 @@ class JsonText(str):
 
 
 class WireJson:
-    """What `socketio.packet.Packet` takes as its `json`.
-
-    Args:
-        max_bytes: of the JSON of a packet, until the server has said what it takes.
-    """
+    """What `socketio.packet.Packet` takes as its `json`. `max_bytes`: until the server has said what it takes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

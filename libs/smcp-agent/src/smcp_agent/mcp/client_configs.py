@@ -1,7 +1,7 @@
 """The configuration files of MCP clients, and the entry in them that starts `smcp-agent mcp`.
 
-`changed` says what a file would be, `write` writes it; neither prints. What is in the file stays: one of which a part
-would be lost is not written. The formats are those of November 2026 (docs/guides/mcp-clients.md).
+What is in a file stays: one of which a part would be lost is not written. The formats are those of November 2026
+(docs/guides/mcp-clients.md).
 """
 
 import json
