@@ -12,10 +12,9 @@ Nobody is asked here, and nothing waits, but in the mode `required`: there `writ
 import asyncio
 import hashlib
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from datetime import UTC, datetime
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, Literal, Protocol
@@ -134,7 +133,6 @@ class Trail:
         self._waiting_bytes = 0
         self._failing = 0
         self._why = ""
-        self._second = (0, "")
         self.written = self.failures = self.lost = 0
         self._loop = asyncio.get_running_loop()
         self._refusal_rates = Buckets(REFUSAL_RATE, self._loop.time)
@@ -177,7 +175,7 @@ class Trail:
         record["writer"], record["seq"], record["prev"] = self._writer, number, self._prev
         written = exact_json.written(record)
         self._prev = sha256(written)
-        subject = _subject(event.office or "", event.kind)
+        subject = audit(event.office or "", event.kind)
         self._waiting[number] = _Waiting(subject, written, self._loop.time(), written=future)
         self._waiting_bytes += len(written)
         self.sink.send(number, subject, written)
@@ -278,7 +276,7 @@ class Trail:
 
     def _described(self, event: Event) -> dict[str, Any]:
         record: dict[str, Any] = {
-            "at": self._now(),
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "kind": event.kind,
             "subject": event.subject,
             "office": event.office,
@@ -300,13 +298,6 @@ class Trail:
             record["arguments"] = event.arguments
             record["result"] = _result(event.result)
         return record
-
-    def _now(self) -> str:
-        now = time.time()
-        second = int(now)
-        if second != self._second[0]:
-            self._second = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._second[1]}.{int((now - second) * 1000):03d}+00:00"
 
     def _say(self, record: dict[str, Any]) -> None:
         kind = record["kind"]
@@ -374,11 +365,6 @@ def _clean(event: Event) -> None:
         return
     for name in _TEXTS:
         setattr(event, name, _text(getattr(event, name), LONGEST_NAME if name in _NAMES else LONGEST_TEXT))
-
-
-@lru_cache(maxsize=1024)
-def _subject(office: str, kind: str) -> str:
-    return audit(office, kind)
 
 
 def _result(body: bytes | None) -> Any:

@@ -195,14 +195,14 @@ def _from_json(value: object) -> Rights:
 
 @lru_cache(maxsize=4096)
 def _written(rights: Rights) -> str:
-    return json.dumps(_as_json(rights), separators=(",", ":"))
+    return json.dumps(_as_json(rights))
 
 
 @lru_cache(maxsize=4096)
 def _read(text: str) -> Rights:
     try:
-        return _from_json(json.loads(text))
-    except ValueError:
+        return Rights.model_validate_json(text)
+    except ValidationError:
         return NOTHING
 
 

@@ -206,11 +206,9 @@ def request_handler(dispatcher: Dispatcher, route: Route) -> RequestHandler:
     return handle
 
 
-async def serve_requests(
-    bus: Bus, dispatcher: Dispatcher, subject: str, route: Route, *, queue: str = ""
-) -> Subscription:
+async def serve_requests(bus: Bus, dispatcher: Dispatcher, subject: str, route: Route) -> Subscription:
     """Serve a subject from the start of a process on."""
-    return await once_connected(lambda: bus.serve(subject, request_handler(dispatcher, route), queue=queue))
+    return await once_connected(lambda: bus.serve(subject, request_handler(dispatcher, route)))
 
 
 def to_reply(answer: Answer) -> Reply:

@@ -157,9 +157,9 @@ def caused_by(headers: Mapping[str, str]) -> Iterator[None]:
         otel_context.detach(token)
 
 
-def recorded_trace_id(span: Span | None = None) -> str:
+def recorded_trace_id() -> str:
     """The id (hex) of the trace that is recorded here, else an empty text; for exemplars."""
-    span = span or trace.get_current_span()
+    span = trace.get_current_span()
     if isinstance(span, RequestSpan):
         return span.kept_trace_id
     context = span.get_span_context()

@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
-
-from nats.js import JetStreamContext
+from typing import Final
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler, once_connected
-from smcp_bus.dispatch import Dispatcher, Ended
+from smcp_bus.dispatch import Dispatcher
 from smcp_bus.headers import CLAIM, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
+from smcp_bus.nats.bus import NatsBus
 from smcp_bus.subjects import host_route, operator_route, registry_route, request_handler
 from smcp_bus.tracing import bus_spans, counted, log_fields
 from smcp_registry.announcer import Announcer
@@ -48,12 +47,6 @@ SAME: Final = (REQ_ID, CLAIM, NOTIFICATION_ID, SUBJECT, PROOF)
 """The headers that are the same in all copies of a request, and not in two requests."""
 
 
-class JetStreamBus(Bus, Protocol):
-    """The bus of a registry: it alone touches JetStream."""
-
-    def jetstream(self) -> JetStreamContext: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Registry:
     readiness: Readiness
@@ -64,7 +57,7 @@ class Registry:
 @asynccontextmanager
 async def open_registry(
     settings: RegistrySettings,
-    bus: JetStreamBus,
+    bus: NatsBus,
     *,
     readiness: Readiness | None = None,
     metrics: Metrics | None = None,
@@ -99,6 +92,9 @@ async def open_registry(
     readiness.add("members", lambda: None if members.synced else "the view of the members is not caught up")
     readiness.add("leases", lambda: None if leases.synced else "the view of the leases is not caught up")
     readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
+    durations = metrics.durations(
+        "smcp_registry_request_duration", "Requests over the bus, until they are answered", "event", "outcome"
+    )
     limited = rate.before
     rooms = Handlers(bus, seats, callers, audit, leases)
     notify = limited(rooms.update)
@@ -122,7 +118,7 @@ async def open_registry(
         otherwise=lambda row: notify if row.notifies is not None else None,
         tracing=bus_spans(),
         observe=log_fields(bind_call),
-        ended=_requests_timed(metrics),
+        ended=counted(durations.add),
         conclude=audit.concluded,
     )
     try:
@@ -190,13 +186,6 @@ async def _serving(bus: Bus, dispatcher: Dispatcher) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.gather(*(subscription.drain() for subscription in served))
-
-
-def _requests_timed(metrics: Metrics) -> Ended:
-    durations = metrics.durations(
-        "smcp_registry_request_duration", "Requests over the bus, until they are answered", "event", "outcome"
-    )
-    return counted(durations.add)
 
 
 def _measure(

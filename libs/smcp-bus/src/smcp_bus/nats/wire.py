@@ -102,25 +102,24 @@ NOTE_HEAD: Final = f"{_FIRST_LINE}{PROGRESS}: 1\r\n\r\n".encode()
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 
-def encode_head(headers: Headers) -> bytes:
-    """The block that goes before a body; empty where there are no headers. ValueError where one holds a line break."""
-    return _block(headers) if headers else b""
+def encode_head(headers: Headers, text: str = "") -> bytes:
+    """The block that goes before a body, with the lines in `text` first; empty where there are none.
 
-
-def encode_request_head(headers: Headers, budget_ms: int) -> bytes:
-    """The block of a request: its time budget, then `headers`. ValueError where one holds a line break."""
-    budget = f"{BUDGET}: {budget_ms}\r\n"
-    return _block(headers, budget) if headers else f"{_FIRST_LINE}{budget}\r\n".encode()
-
-
-def _block(headers: Headers, text: str = "") -> bytes:
+    Raises ValueError: a header holds a line break. A peer's value must not write a header of its own, or end the block.
+    """
     breaks = len(headers) + bool(text)
+    if not breaks:
+        return b""
     for name, value in headers.items():
         text += f"{name}: {value}\r\n"
-    # A value that came from a peer must not write a header of its own, or end the block.
     if text.count("\n") != breaks or text.count("\r") != breaks:
         raise ValueError("a header holds a line break")
     return f"{_FIRST_LINE}{text}\r\n".encode()
+
+
+def encode_request_head(headers: Headers, budget_ms: int) -> bytes:
+    """The block of a request: its time budget, then `headers`."""
+    return encode_head(headers, f"{BUDGET}: {budget_ms}\r\n")
 
 
 def decode_head(head: bytes) -> Headers:
