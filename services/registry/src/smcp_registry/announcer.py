@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from smcp_bus import subjects
 from smcp_bus.bus import BodyTooLarge, Bus, raise_if_cancelled
+from smcp_bus.exact_json import written
 from smcp_bus.headers import EPOCH
-from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 from smcp_registry.member_records import Announce, MemberRecord
 from smcp_registry.store import Bucket
 
@@ -104,12 +104,7 @@ def announcements(record: MemberRecord, revision: int) -> Iterator[tuple[str, by
     """
     if record.announce in (Announce.LEAVE, Announce.LEAVE_ENTER):
         who = {"office_id": record.office, record.role: record.left_name or record.name}
-        yield "leave_office", _json(LeaveOfficeNotification.model_validate(who)), 2 * revision
+        yield "leave_office", written(who), 2 * revision
     if record.announce in (Announce.ENTER, Announce.LEAVE_ENTER):
         who = {"office_id": record.office, record.role: record.name}
-        yield "enter_office", _json(EnterOfficeNotification.model_validate(who)), 2 * revision + 1
-
-
-def _json(notification: EnterOfficeNotification | LeaveOfficeNotification) -> bytes:
-    # only the key that applies is there, the other is absent and not null (settled: Rooms and events)
-    return notification.model_dump_json(exclude_unset=True).encode()
+        yield "enter_office", written(who), 2 * revision + 1

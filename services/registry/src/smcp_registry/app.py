@@ -109,7 +109,7 @@ async def open_registry(
             registry_contract.FIND.event: rooms.find,
             registry_contract.APPROVAL.event: limited(audit.approval),
             registry_contract.LEASE.event: rooms.lease,
-            registry_contract.GATEWAY_LEASE.event: rooms.gateway_lease,
+            registry_contract.GATEWAY_LEASE.event: rooms.lease,
             registry_contract.ASSERT.event: rooms.assert_members,
             registry_contract.OFFICES.event: rooms.list_offices,
             registry_contract.SHOW_ROOM.event: rooms.show_room,

@@ -74,13 +74,12 @@ class Audit:
         written = self.trail.write(event)
         return None if written is None or event.kind != "join" else when_written(written, answer)
 
-    def removed(self, record: MemberRecord, outcome: str) -> None:
-        """The registry took away a seat: its owner is gone (`expired`), or a move did not end (`not_back`)."""
-        self._changed("leave", record, outcome)
-
-    def back(self, record: MemberRecord) -> None:
-        """A member whose seat was taken away has it again: its owner's process lives."""
-        self._changed("join", record, "back")
+    def changed(self, kind: Kind, record: MemberRecord, outcome: str) -> None:
+        """The registry took a seat away, since its owner is gone (`leave`, `expired`) or a move did not end (`not_back`),
+        or gave it back to an owner that lives (`join`, `back`)."""
+        self.trail.write(
+            Event(kind, outcome, office=record.office, role=record.role, name=record.name, subject=record.credential)
+        )
 
     async def approval(self, request: Approval, call: Call) -> Nothing:
         """A Computer tells what was answered when it asked whether a tool may run. What it may not say is where: that
@@ -96,11 +95,6 @@ class Audit:
         if (written := self.trail.write(event)) is not None and not await written:
             raise not_written()
         return Nothing()
-
-    def _changed(self, kind: Kind, record: MemberRecord, outcome: str) -> None:
-        self.trail.write(
-            Event(kind, outcome, office=record.office, role=record.role, name=record.name, subject=record.credential)
-        )
 
     def _host(self, call: Call) -> str | None:
         """The credential of the Computer that asks; None where it is a gateway that asks for one of its clients."""

@@ -248,7 +248,7 @@ class Serving:
         if self.bus.client.congested:
             try:
                 # The request counts until then: with nats-server slow, what is answered is bounded as what runs is.
-                await self.bus.transfers.room(incoming.deadline)
+                await self.bus.client.room(self.bus.transfers.until(incoming.deadline))
             except NotConnected as error:
                 _log.info("an answer was dropped: %s", error)
                 return

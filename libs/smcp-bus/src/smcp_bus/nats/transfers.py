@@ -118,7 +118,7 @@ class Transfers:
 
     async def read_request(self, address: str, request: Incoming) -> bytes | Reply | None:
         """The whole body of a request; the Reply that refuses it; None where nobody waits any more."""
-        office, until = office_of(request.subject), self._until(request.deadline)
+        office, until = office_of(request.subject), self.until(request.deadline)
         try:
             return await self.pull(office, address, request.headers, request.body, until)
         except BodyTooLarge as error:
@@ -128,9 +128,6 @@ class Transfers:
         except TransferFailed as error:
             _log.warning("a request was dropped: %s", error)
             return error_reply(Unavailable("the request did not arrive whole"), {NOT_RUN: "1"})
-
-    async def room(self, deadline: float | None) -> None:
-        await self._client.room(self._until(deadline))
 
     def keep(self, subject: str, reply: Reply, request: Incoming) -> Reply | None:
         """Send the first chunk of a large answer to `request`, and keep it for the others; the Reply that takes its
@@ -143,11 +140,11 @@ class Transfers:
             _log.warning("a large answer was not sent: %d bytes of other answers wait to be fetched", self.kept.used)
             full = "too many large answers are on their way; ask again"
             return error_reply(Unavailable(full, details={"may_have_run": True}))
-        kept = _Kept(self.inbox, outgoing, self._until(request.deadline), grant)
+        kept = _Kept(self.inbox, outgoing, self.until(request.deadline), grant)
         self._client.send(subject, kept.subject, head, outgoing.first)
         return None
 
-    def _until(self, deadline: float | None) -> float:
+    def until(self, deadline: float | None) -> float:
         return self._loop.time() + _PATIENCE_S if deadline is None else deadline
 
     def _release(self, address: str) -> None:

@@ -19,6 +19,7 @@ from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
 from smcp_bus.limits import Buckets, Rate
 from smcp_bus.registry_contract import (
+    GATEWAY_LEASE,
     AssertedMember,
     Assertion,
     AssertionResult,
@@ -229,11 +230,9 @@ class Handlers:
             await self.bus.publish(subject, body, headers={**kept, **carried})
 
     async def lease(self, request: LeaseRenewal, call: Call) -> LeaseState:
-        """Renew the lease of a Computer, which has no part in the fair share of gateways."""
-        return await self.leases.renew(*_process(call), LeaseRenewal())
-
-    async def gateway_lease(self, request: LeaseRenewal, call: Call) -> LeaseState:
-        return await self.leases.renew(*_process(call), request)
+        """Renew a lease. A Computer's, which is any on `lease`, has no part in the fair share of gateways."""
+        renewal = request if call.row is GATEWAY_LEASE else LeaseRenewal()
+        return await self.leases.renew(*_process(call), renewal)
 
     async def assert_members(self, request: Assertion, call: Call) -> AssertionResult:
         """Decide on each member as on a join; nothing is announced of one that stands as asserted.
@@ -270,7 +269,7 @@ class Handlers:
         if decision.action is Action.REFUSE:
             raise NotAllowed(decision.why)
         if decision.announce in (Announce.ENTER, Announce.LEAVE_ENTER) and stored.record is not None:
-            self.audit.back(stored.record)
+            self.audit.changed("join", stored.record, "back")
         return _stands(stored, AssertOutcome.CLAIMED if decision.action is Action.CLAIM else AssertOutcome.UNCHANGED)
 
 
