@@ -75,8 +75,10 @@ class Audit:
         return None if written is None or event.kind != "join" else when_written(written, answer)
 
     def changed(self, kind: Kind, record: MemberRecord, outcome: str) -> None:
-        """The registry took a seat away, since its owner is gone (`leave`, `expired`) or a move did not end (`not_back`),
-        or gave it back to an owner that lives (`join`, `back`)."""
+        """The registry took a seat away: its owner is gone (`leave`, `expired`), or a move did not end (`not_back`).
+
+        Or it gave the seat back to an owner that lives (`join`, `back`).
+        """
         self.trail.write(
             Event(kind, outcome, office=record.office, role=record.role, name=record.name, subject=record.credential)
         )
