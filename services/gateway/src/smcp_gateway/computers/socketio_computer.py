@@ -305,7 +305,6 @@ class SocketIoComputer:
         def withdraw() -> None:
             if self._waiting.pop(number, None) is not None:
                 session.asks.pop(number, None)
-                session.answered()
                 if sending is not None and sending is not asyncio.current_task():
                     sending.cancel()
 

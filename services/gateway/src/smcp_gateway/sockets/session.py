@@ -122,8 +122,6 @@ class Session:
     max_reply_bytes: int = 0
     """How many bytes of large replies may wait for it beside its outbox."""
     reply_bytes: int = 0
-    idle: asyncio.Event | None = None
-    """Set when nothing is unanswered any more; only there while that is waited for."""
     was_refused: bool = False
     """Its last event was above a quota."""
     counted_in: CountedIn | None = field(default=None, repr=False)
@@ -192,7 +190,6 @@ class Session:
             yield
         finally:
             self.in_flight -= 1
-            self.answered()
 
     @contextmanager
     def holding(self, size: int) -> Iterator[None]:
@@ -204,10 +201,6 @@ class Session:
             yield
         finally:
             self.reply_bytes -= size
-
-    def answered(self) -> None:
-        if self.idle is not None and not self.busy:
-            self.idle.set()
 
     def is_(self, role: str, name: str) -> bool:
         return self.role == role and self.name == name

@@ -305,7 +305,6 @@ class SocketIoServer:
         self._engine.tasks.discard(task)
         session.in_flight -= 1
         session.in_flight_bytes -= len(event.body or b"")
-        session.answered()
 
     async def _on_event(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> None:
         try:
