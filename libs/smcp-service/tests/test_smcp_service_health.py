@@ -79,7 +79,7 @@ async def test_a_draining_process_lives_and_is_not_ready() -> None:
 
 async def test_statz_reports_the_current_counts() -> None:
     stats, calls = Stats(), [1, 2]
-    stats.add("things", lambda: {"calls": len(calls)})
+    stats["things"] = lambda: {"calls": len(calls)}
     async with serving(Readiness(), stats) as probe:
         status, first = await probe("/statz")
         calls.clear()

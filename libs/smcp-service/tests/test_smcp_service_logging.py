@@ -196,7 +196,7 @@ def test_lines_of_child_processes_stand_beside_their_names_at_a_terminal_and_are
         for name in ("filesystem", "git"):
             logging.getLogger("child").info("hello", extra={WRITTEN_BY: name, "mcp_server": name})
         if stream.isatty():
-            assert stream.getvalue() == "filesystem │ hello\ngit        │ hello\n"
+            assert stream.getvalue() == "filesystem │ hello\ngit │ hello\n"
         else:
             assert [(line["event"], line["mcp_server"]) for line in lines(stream)] == [
                 ("hello", "filesystem"),

@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from smcp_service.lifecycle import Failure
 from smcp_standalone.nats_config_file import NatsModel
-from smcp_standalone.nats_server import NatsServerError, open_nats_server
+from smcp_standalone.nats_server import open_nats_server
 from smcp_testing.waiting import eventually
 
 MODEL = NatsModel(offices=["lab"], listen="127.0.0.1:-1")
@@ -19,6 +20,7 @@ PARENT = """
 import asyncio, sys
 from pathlib import Path
 from smcp_standalone.nats_config_file import NatsModel
+from smcp_service.lifecycle import Failure
 from smcp_standalone.nats_server import open_nats_server
 
 async def main():
@@ -51,7 +53,7 @@ async def test_two_embedded_servers_are_independent(tmp_path: Path) -> None:
 async def test_a_taken_port_is_reported(tmp_path: Path) -> None:
     async with open_nats_server(MODEL, tmp_path / "a") as server:
         taken = MODEL.model_copy(update={"listen": server.url.removeprefix("nats://")})
-        with pytest.raises(NatsServerError, match="address already in use"):
+        with pytest.raises(Failure, match="address already in use"):
             async with open_nats_server(taken, tmp_path / "b"):
                 pass
 
@@ -59,7 +61,7 @@ async def test_a_taken_port_is_reported(tmp_path: Path) -> None:
 async def test_an_unexpected_end_of_the_server_is_reported(tmp_path: Path) -> None:
     async with open_nats_server(MODEL, tmp_path) as server:
         server.process.kill()
-        with pytest.raises(NatsServerError, match="ended with -9"):
+        with pytest.raises(Failure, match="ended with -9"):
             await asyncio.wait_for(server.wait_for_end(), 30)
 
 

@@ -5,7 +5,6 @@ import hmac
 import logging
 import re
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.errors import SmcpError, unanswered_message
+from smcp_agent.office import Office
 from smcp_agent.rpc import JsonObject, RpcClient
 from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
 
@@ -79,15 +79,12 @@ def prompt_text(desktops: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(blocks)
 
 
-class DesktopMethods(ABC):
+class DesktopMethods:
     """What `SmcpAgent` can do with desktops."""
 
     _rpc: RpcClient
     _answers: AnswerCache
-
-    @abstractmethod
-    def computers(self) -> list[str]:
-        """Names of the Computers that are in the office now."""
+    _room: Office
 
     async def get_desktop(self, computer: str, *, size: int | None = None, window: str | None = None) -> JsonObject:
         """A Computer's desktop, asked of it now: the protocol's GetDeskTopRet.
@@ -124,7 +121,7 @@ class DesktopMethods(ABC):
         """
         if computer is not None:
             return prompt_text({computer: await self.desktop(computer, max_age=max_age)})
-        names = self.computers()
+        names = self._room.computers
         found = await asyncio.gather(*(self._desktop_or_none(name, max_age) for name in names))
         return prompt_text({name: desktop for name, desktop in zip(names, found, strict=True) if desktop is not None})
 

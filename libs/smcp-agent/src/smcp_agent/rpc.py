@@ -284,7 +284,7 @@ async def _until_lost(connection: Connection, deadline: float, error: SmcpError)
         raise error from None
 
 
-def checked(model: type[Model], **fields: Any) -> Model:
+def checked(model: type[Model], /, **fields: Any) -> Model:
     """A request with these fields. Raises Malformed where the server would refuse it, with `details.field`."""
     try:
         return model.model_validate(fields)

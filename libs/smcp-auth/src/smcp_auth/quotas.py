@@ -45,20 +45,11 @@ class Limits:
 
 
 def limits_of(values: Mapping[str, float], burst_s: float) -> Limits:
-    def count(name: str) -> float:
-        return values[name] or math.inf
-
-    def rate(name: str) -> Rate:
-        return Rate(values[name], burst_s)
-
-    return Limits(
-        sockets=count("sockets"),
-        calls_in_flight=count("calls_in_flight"),
-        subscriptions=count("subscriptions"),
-        calls=rate("calls_per_s"),
-        bytes=rate("bytes_per_s"),
-        reads=rate("reads_per_s"),
-    )
+    counts: dict[str, Any] = {
+        name: values[name] or math.inf for name in ("sockets", "calls_in_flight", "subscriptions")
+    }
+    rates: dict[str, Any] = {name: Rate(values[f"{name}_per_s"], burst_s) for name in ("calls", "bytes", "reads")}
+    return Limits(**counts, **rates)
 
 
 class Account:

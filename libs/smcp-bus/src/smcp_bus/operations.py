@@ -63,7 +63,7 @@ async def open_service_bus(
             open_bus(config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem)) as bus,
             serve_log_level(bus, service),
         ):
-            stats.add("bus", lambda: asdict(bus.stats()))
+            stats["bus"] = lambda: asdict(bus.stats())
             with measured_bus(metrics, bus):
                 yield bus
     except BusError as error:

@@ -6,11 +6,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Backoff:
-    """Doubling pauses with jitter: each is between half of the step and the whole step.
-
-    Attributes:
-        first_s, longest_s: the first and the largest step, in seconds.
-    """
+    """Each pause is between half of the step and the whole step, from `first_s` to `longest_s` (seconds)."""
 
     first_s: float = 0.5
     longest_s: float = 30.0

@@ -285,10 +285,8 @@ class VersionRefusal(BaseModel):
 
 
 def refuse_version(client_version: str | None) -> VersionRefusal | None:
-    """Return why a client that says `client_version` is refused; None: it is welcome.
-
-    None (it says nothing) is the dialect of the protocol pages. Otherwise major and minor count: 0.2 to 0.4.
-    """
+    """Return why a client that says `client_version` is refused; None: it is welcome. Without a version it speaks the
+    dialect of the protocol pages; otherwise major and minor count: 0.2 to 0.4."""
     if client_version is None:
         return None
     shown = client_version[:_MAX_SHOWN]

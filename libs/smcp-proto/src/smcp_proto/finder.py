@@ -169,11 +169,7 @@ def organize_finder(
         keywords: documents that hold any of them in title, keywords or summary; none, or nothing but empty ones: all.
         file_type: only documents of exactly this type; None or empty: all. Neither case nor a dot before it counts.
         history: the MCP servers of the tool calls, the oldest call first.
-        offset: from 0.
-        limit: 1 to 100.
-
-    Raises:
-        ValueError: offset or limit is out of its range; it begins with its name.
+        offset, limit: from 0; 1 to 100. Raises ValueError, which begins with the name of what is out of its range.
     """
     if offset < 0:
         raise ValueError("offset: not an integer from 0 on")

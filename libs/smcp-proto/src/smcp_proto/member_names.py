@@ -21,11 +21,7 @@ _REFUSED_CATEGORIES = frozenset({"Cc", "Cs"})
 
 
 def check_name(value: str) -> str:
-    """Return `value` in NFC.
-
-    Raises:
-        ValueError: it is empty, longer than 128 characters, or holds a control character or a lone surrogate.
-    """
+    """The name in NFC. Raises ValueError: it is empty, too long, or holds a control character or lone surrogate."""
     name = value if value.isascii() else unicodedata.normalize("NFC", value)
     if not 1 <= len(name) <= MAX_NAME_LENGTH:
         raise ValueError(f"a name has 1 to {MAX_NAME_LENGTH} characters, this one has {len(name)}")
@@ -49,11 +45,7 @@ def encode_name(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def decode_name(token: str) -> str:
-    """Return the name that a token stands for.
-
-    Raises:
-        ValueError: `token` is not what `encode_name` makes of any checked name.
-    """
+    """Return the name that a token stands for. Raises ValueError: `encode_name` makes it of no checked name."""
     if not _TOKEN.fullmatch(token):
         raise ValueError("not an encoded name")
     raw = re.sub(rb"=([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode()), token.encode())

@@ -8,11 +8,8 @@ from typing import Final
 
 
 def server_order(servers: Iterable[str], history: Sequence[str]) -> list[str]:
-    """Each of the servers once: those used most recently first, then the others by name.
-
-    Args:
-        history: the MCP servers of the tool calls, the oldest call first; it may name servers that are gone.
-    """
+    """Each of the servers once: those used most recently first, then the others by name. `history`: the MCP servers of
+    the tool calls, the oldest call first; it may name servers that are gone."""
     left = set(servers)
     recent = [server for server in dict.fromkeys(reversed(history)) if server in left]
     return recent + sorted(left.difference(recent))
@@ -38,10 +35,8 @@ _ISO: Final = re.compile(r"[0-9]{4}[0-9W-]{3,6}(?:[Tt ].+)?", re.ASCII)
 
 
 def instant(text: str) -> int | None:
-    """Return the microseconds since 1970 of an ISO 8601 instant, None where it cannot be read.
-
-    The text may have any offset; without one, or without a time, it is UTC. Digits beyond microseconds are cut off.
-    """
+    """Return the microseconds since 1970 of an ISO 8601 instant, None where it cannot be read. Without an offset or a
+    time, it is UTC."""
     # Nearly all texts have this form, which needs no pattern: matching costs more than all the rest.
     if not (text[4:5] == "-" and text[10:11] == "T") and not _ISO.fullmatch(text):
         return None

@@ -18,11 +18,7 @@ OUR_PREFIX: Final = "a2c_"
 
 def with_meta(result: Mapping[str, Any], *, ours: bool = False) -> dict[str, Any]:
     """A result with what an MCP server calls `_meta` under `meta`, as on our wire; of two values `_meta` has the last
-    word. A server's keys that begin with `a2c_` are dropped.
-
-    Args:
-        ours: `meta` is the Computer's own: it keeps such keys.
-    """
+    word. A server's keys that begin with `a2c_` are dropped; `ours`: `meta` is the Computer's own, and keeps them."""
     wire = {key: value for key, value in result.items() if key != "_meta"}
     said = [(result.get("meta"), ours), (result.get("_meta"), False)]
     metas = [(meta, whole) for meta, whole in said if isinstance(meta, Mapping)]
@@ -37,12 +33,8 @@ def with_meta(result: Mapping[str, Any], *, ours: bool = False) -> dict[str, Any
 
 
 def failed(text: str, **meta: bool) -> dict[str, Any]:
-    """A tool that failed: not an error of the protocol.
-
-    Args:
-        text: for the Agent's model; it names the server, and holds no text of an exception.
-        meta: why, for programs (`a2c_timeout`, `a2c_cancelled`, `a2c_result_expired`).
-    """
+    """A tool that failed: not an error of the protocol. `text` is for the Agent's model, and holds no text of an
+    exception; `meta` says why, for programs (`a2c_timeout`, `a2c_cancelled`, `a2c_result_expired`)."""
     result: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": True}
     if meta:
         result["meta"] = meta
@@ -75,10 +67,8 @@ def asked_for(seconds: float) -> str:
 
 
 def time_limit(timeout: float, left: float) -> float:
-    """Seconds after which the Computer's side answers for what still runs: sooner than its asker gives up.
-
-    Of `timeout`, which the whole request was given, `left` is what is left here.
-    """
+    """Seconds after which the Computer's side answers for what still runs: sooner than its asker gives up. Of
+    `timeout`, which the whole request was given, `left` is what is left here."""
     return max(min(timeout, left) - min(0.5, timeout / 10), 0.0)
 
 

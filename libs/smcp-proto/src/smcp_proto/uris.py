@@ -77,11 +77,8 @@ class WindowUri(NamedTuple):
 
 
 def parse_window_uri(text: str) -> WindowUri:
-    """Read a window URI. A query does not count: such a URI carries no metadata.
-
-    Raises:
-        ValueError: it begins with the part that is wrong (`scheme: …`, `host: …`, `path: …`, `fragment: …`).
-    """
+    """Read a window URI. A query does not count: such a URI carries no metadata. Raises ValueError, which begins with
+    the part that is wrong (`scheme: …`, `host: …`, `path: …`, `fragment: …`)."""
     host, segments, _ = _split(text, WINDOW)
     return WindowUri(host, tuple(_decode(segment, "path") for segment in segments))
 
@@ -237,11 +234,7 @@ def host_of(uri: str) -> str | None:
 
 
 def host_conflicts(hosts: Mapping[str, Set[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The hosts that more than one MCP server uses, in order, each with the names of those servers.
-
-    Args:
-        hosts: of what each MCP server lists (`host_of`).
-    """
+    """The hosts (`host_of`) that more than one MCP server uses, in order, each with the names of those servers."""
     uses = Counter(chain.from_iterable(hosts.values()))
     for host in sorted(host for host, servers in uses.items() if servers > 1):
         yield host, tuple(sorted(server for server, own in hosts.items() if host in own))

@@ -28,10 +28,8 @@ _TYPES: Final[Mapping[str, str]] = {
 
 
 def malformed(error: ValidationError) -> Malformed:
-    """The 400 for the first thing that is wrong: `details` are `{"field": "a.b.0", "reason": str}`.
-
-    `field` is empty where the whole is meant. Neither holds what the caller sent beyond the names of fields.
-    """
+    """The 400 for the first thing that is wrong: `details` are `{"field": "a.b.0", "reason": str}`, without what the
+    caller sent beyond the names of fields. `field` is empty where the whole is meant."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     return refused(field_of(first), reason_of(first))
 
@@ -115,11 +113,7 @@ HUGE: Final = "holds a number above 1.8e308"
 
 
 def mended(text: str | bytes) -> str:
-    """The same JSON with U+FFFD in place of each half.
-
-    Raises:
-        ValueError: it is no JSON beside that.
-    """
+    """The same JSON with U+FFFD in place of each half. Raises ValueError: it is no JSON beside that."""
     try:
         whole = json.dumps(json.loads(text, parse_constant=_refuse), ensure_ascii=False, allow_nan=False)
     except RecursionError:

@@ -57,22 +57,8 @@ class Readiness:
         return not problems, dict.fromkeys(self._checks or self._starting, "ok") | notes | problems
 
 
-Source = Callable[[], Mapping[str, int]]
+Stats = dict[str, Callable[[], Mapping[str, int]]]
 """Asked at every request, so cheap and without waiting: how many, by what they are."""
-
-
-class Stats:
-    def __init__(self) -> None:
-        self._sources: dict[str, Source] = {}
-
-    def add(self, name: str, source: Source) -> None:
-        self._sources[name] = source
-
-    def now(self) -> dict[str, dict[str, int]]:
-        return {
-            "process": {"tasks": len(asyncio.all_tasks())},
-            **{name: dict(source()) for name, source in self._sources.items()},
-        }
 
 
 def health_routes(
@@ -91,7 +77,8 @@ def health_routes(
         return _json(200 if ready else 503, {"status": "ok" if ready else "not ready", "checks": checks})
 
     async def statz(request: web.Request) -> web.Response:
-        return _json(200, {} if stats is None else {**stats.now()})
+        held = {name: dict(source()) for name, source in (stats or {}).items()}
+        return _json(200, {"process": {"tasks": len(asyncio.all_tasks())}, **held})
 
     async def scraped(request: web.Request) -> web.Response:
         assert metrics is not None

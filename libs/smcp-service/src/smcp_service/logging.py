@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from typing import Any, Final, TextIO, cast
-from zlib import crc32
 
 import orjson
 import structlog
@@ -205,20 +204,12 @@ def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
 def _console_renderers(stream: TextIO) -> list[Processor]:
     colors = stream.isatty() and "NO_COLOR" not in os.environ
     console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
-    width = 0
 
     def render(logger: WrappedLogger, method: str, event: EventDict) -> str:
-        nonlocal width
         for key, value in event.items():
             event[key] = _printable(value)
         name: str | None = event.get(WRITTEN_BY)
-        if name is None:
-            return str(console(logger, method, event))
-        width = max(width, len(name))
-        left = f"{name:<{width}} │"
-        if colors:
-            left = f"\x1b[{_NAME_COLORS[crc32(name.encode()) % len(_NAME_COLORS)]}m{left}\x1b[0m"
-        return f"{left} {event['event']}"
+        return str(console(logger, method, event)) if name is None else f"{name} │ {event['event']}"
 
     return [structlog.processors.format_exc_info, render]
 
@@ -230,9 +221,6 @@ def _printable(value: Any) -> Any:
 
 _OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Control characters but tab and newline, and what ends a line or turns the direction of writing."""
-
-_NAME_COLORS: Final = (31, 32, 33, 34, 35, 36)
-"""Of ECMA-48, as in the output of docker compose: each name has one."""
 
 
 def _render_json(logger: WrappedLogger, method: str, event: EventDict) -> str:

@@ -128,8 +128,8 @@ async def open_service(
             computer = await stack.enter_async_context(open_computer(settings, bus, **options))
         await stack.enter_async_context(open_control(settings, computer))
         computer.follow_file()
-        stats.add("computer", computer.calls.held)
-        stats.add("updates", computer.outbox.held)
+        stats["computer"] = computer.calls.held
+        stats["updates"] = computer.outbox.held
         get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
         yield computer
 

@@ -75,7 +75,7 @@ async def open_service(settings: GatewaySettings, credentials: Credentials | Non
         content = settings.audit_arguments
         trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, front.metrics, content=content))
         gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front, trail=trail))
-        front.stats.add("gateway", gateway.held)
+        front.stats["gateway"] = gateway.held
         use_huge_pages()
         get_logger(__name__).info("ready", url=gateway.url, health=front.health.url)
         yield gateway

@@ -32,7 +32,7 @@ from smcp_auth.quotas import Quotas
 from smcp_bus.callers import DELEGATES
 from smcp_mcp.auth import Authorization, RequestHolder
 from smcp_mcp.buffered_request import BODY_S, BodyBudget, BufferedRequest
-from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, check_query
+from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, client_options
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings
 from smcp_proto.backoff import Backoff, jittered
@@ -102,7 +102,7 @@ class McpEndpoint(BaseRoute):
             return await exchange.refuse(403, refusal[1], code=INVALID_REQUEST, data={"field": refusal[0]})
         try:
             office = office_of(request.scope)
-            check_query(request)
+            client_options(request)
         except Malformed as error:
             return await exchange.refuse(
                 400, error.message, code=INVALID_REQUEST, data={"field": error.details["field"]}
@@ -117,7 +117,7 @@ class McpEndpoint(BaseRoute):
             return "refused"
         holder = self._access.holder(request, office)
         request.scope["state"][_CONNECTION].gate.begin(member=True)
-        if exchange.passed_on and self._offices.held(office) is None:
+        if exchange.passed_on and self._offices.held.get(office) is None:
             return await exchange.refuse(421, NOT_HELD)  # without counting it or reading its body
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             return await exchange.refuse(
@@ -186,7 +186,7 @@ class McpEndpoint(BaseRoute):
         loop = asyncio.get_running_loop()
         backoff, deadline = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), loop.time() + HANDOVER_S
         while True:
-            if (held := self._offices.held(office)) is None:
+            if (held := self._offices.held.get(office)) is None:
                 if exchange.passed_on:
                     return await exchange.refuse(421, NOT_HELD)
                 known = self._peers.known.get(office)
@@ -309,7 +309,7 @@ async def open_mcp(
         tasks.start(check.run(), name="gateway check")
         readiness.add("mcp_gateway_connection", lambda: check.problem)
         endpoint = McpEndpoint(settings, access, offices, peers, quotas)
-        metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices))
+        metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices.held))
         metrics.counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
         metrics.counter(
             "smcp_mcp_quota_refusals",

@@ -5,9 +5,9 @@ of other offices on (docs/adr/0048).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -36,35 +36,27 @@ MAX_SESSIONS: Final = 1000
 _log = get_logger(__name__)
 
 
-def tool_mode(request: Request) -> ToolMode:
-    """How the client wants tools listed: `?tools=` of its URL. Raises Malformed: there is no such mode."""
+class ClientOptions(NamedTuple):
+    """What a client wants, by the query of its URL: how tools are listed (`?tools=`), where results are cut."""
+
+    tools: ToolMode = ToolMode.AUTO
+    max_chars: int | None = None
+
+
+def client_options(request: Request | None) -> ClientOptions:
+    """Raises Malformed: there is no such query parameter, or it has a wrong value."""
+    query: Mapping[str, str] = {} if request is None else request.query_params
+    for name in query:
+        if name not in ClientOptions._fields:
+            raise refused(name[:50], "is no query parameter of this URL; there are `tools` and `max_chars`")
     try:
-        return ToolMode(request.query_params.get("tools", ToolMode.AUTO))
+        mode = ToolMode(query.get("tools", ToolMode.AUTO))
     except ValueError:
         raise refused("tools", f"has to be one of {', '.join(ToolMode)}") from None
-
-
-def max_chars(request: Request) -> int | None:
-    """Where the client wants results cut: `?max_chars=` of its URL. Raises Malformed: it is not a positive number."""
-    given: str | None = request.query_params.get("max_chars")
-    return None if given is None else allowed_chars(int(given) if given.isdecimal() and len(given) < 20 else given)
-
-
-def check_query(request: Request) -> None:
-    """Raises Malformed: there is no such query parameter, or it has a wrong value."""
-    for name in request.query_params:
-        if name not in ("tools", "max_chars"):
-            raise refused(name[:50], "is no query parameter of this URL; there are `tools` and `max_chars`")
-    tool_mode(request)
-    max_chars(request)
-
-
-def _mode_of(context: Context) -> ToolMode:
-    return ToolMode.AUTO if context.request is None else tool_mode(context.request)
-
-
-def _max_chars_of(context: Context) -> int | None:
-    return None if context.request is None else max_chars(context.request)
+    given = query.get("max_chars")
+    if given is None:
+        return ClientOptions(mode)
+    return ClientOptions(mode, allowed_chars(int(given) if given.isdecimal() and len(given) < 20 else given))
 
 
 def _when_gone(context: Context, then: Callable[[], None]) -> AbstractContextManager[object]:
@@ -127,18 +119,13 @@ class Offices:
         self._access = access
         self._quotas = quotas
         self._tasks = tasks
-        self._held: dict[str, HeldOffice] = {}
+        self.held: dict[str, HeldOffice] = {}
+        """By name; read-only for other classes."""
         self._joining: dict[str, asyncio.Future[HeldOffice]] = {}
         self._holding: dict[asyncio.Task[None], asyncio.Future[HeldOffice]] = {}
         self._stopping = False
         self._previews = Previews()
         """Of all offices, so that memory is bounded however many there are."""
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def held(self, office: str) -> HeldOffice | None:
-        return self._held.get(office)
 
     async def join(self, office: str, holder: RequestHolder) -> HeldOffice:
         """Take the seat of the office, which counts as a connection of this holder. Requests that come at the same time
@@ -170,7 +157,7 @@ class Offices:
     async def close(self) -> None:
         """Leave all offices, so that another replica can take them, and join none any more."""
         self._stopping = True
-        for held in self._held.values():
+        for held in self.held.values():
             held.ended.set()
         for office, joined in list(self._joining.items()):
             self._settle(office, joined, Unavailable("this replica is stopping"))
@@ -206,14 +193,17 @@ class Offices:
 
     async def _serve(self, agent: SmcpAgent, joined: asyncio.Future[HeldOffice]) -> None:
         settings = self._settings
-        listing = ToolListOptions(mode=_mode_of, max_tools=settings.mcp_max_tools, always=settings.always_listed)
         office = OfficeServer(
             agent,
             may=self._access.may,
             sender_may=self._access.sender_may,
             may_ask=self._access.may_ask,
-            listing=listing,
-            max_chars=_max_chars_of,
+            listing=ToolListOptions(
+                mode=lambda context: client_options(context.request).tools,
+                max_tools=settings.mcp_max_tools,
+                always=settings.always_listed,
+            ),
+            max_chars=lambda context: client_options(context.request).max_chars,
             when_gone=_when_gone,
             watch_counter=self._access.watch_counter(self._quotas, agent.office),
             name="smcp-mcp",
@@ -234,7 +224,7 @@ class Offices:
                     held.ended.set()
 
             stop_hearing = agent.on_event(hear)
-            self._held[agent.office] = held
+            self.held[agent.office] = held
             self._settle(agent.office, joined, held)
             computers = len(agent.computers())
             _log.info("joined an office", office=agent.office, computers=computers)
@@ -244,7 +234,7 @@ class Offices:
                 await held.ended.wait()
             finally:
                 stop_hearing()
-                del self._held[agent.office]
+                del self.held[agent.office]
                 await held.close()
 
     def _agent(self, office: str) -> SmcpAgent:

@@ -44,9 +44,8 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
         registry = await stack.enter_async_context(
             open_registry(settings, bus, readiness=readiness, metrics=metrics, trail=trail)
         )
-        stats.add(
-            "registry", lambda: {"owners": len(registry.view.owners()), "tombstones": len(registry.view.tombstones())}
-        )
+        view = registry.view
+        stats["registry"] = lambda: {"owners": len(view.owners()), "tombstones": len(view.tombstones())}
         get_logger(__name__).info("ready", health=health.url)
         yield registry
 

@@ -90,7 +90,7 @@ async def open_system(
             _share(stack, access, "smcp audit will not find this run by itself")
             terminal = stack.enter_context(open_terminal())
             asker = None if terminal is None else AtTerminal(terminal)
-            front.stats.add("gateway", gateway.held)
+            front.stats["gateway"] = gateway.held
             async with (
                 _open_mcp(settings.served_mcp, gateway.url, front) as mcp_url,
                 open_computer(
@@ -105,8 +105,8 @@ async def open_system(
                 ) as computer,
                 open_control(settings.computer, computer),
             ):
-                front.stats.add("computer", computer.calls.held)
-                front.stats.add("updates", computer.outbox.held)
+                front.stats["computer"] = computer.calls.held
+                front.stats["updates"] = computer.outbox.held
                 gateway.readiness.note("configuration", lambda: computer.config_problem)
                 gateway.readiness.note("pins", lambda: computer.pins.problem)
                 computer.follow_file()

@@ -20,13 +20,12 @@ from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError, describe
 from smcp_bus.callers import ANY
 from smcp_bus.nats.bus import open_bus
-from smcp_bus.nats.config import BusConfig, configured_credentials
 from smcp_proto.validation import reason_of
 from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import configure_logging
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings
-from smcp_standalone.operator_commands import CONNECT_S
+from smcp_standalone.operator_commands import AsJson, command_config
 
 app = typer.Typer(
     name="keys",
@@ -41,7 +40,6 @@ File = Annotated[
     Path,
     typer.Option("--file", "-f", envvar="SMCP_AUTH_KEYS", dir_okay=False, help="The file of keys; `add` creates it."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
 
 
 @app.command()
@@ -161,17 +159,8 @@ def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], ob
         async with AsyncExitStack() as stack:
             bus = None
             if settings.audit_file is None:
-                credentials = configured_credentials(settings.nats_creds)
-                config = BusConfig(
-                    url=settings.nats_url,
-                    credentials=credentials,
-                    ca=settings.nats_ca,
-                    name="smcp-keys",
-                    connect_timeout=CONNECT_S,
-                    patient=False,
-                )
                 try:
-                    bus = await stack.enter_async_context(open_bus(config))
+                    bus = await stack.enter_async_context(open_bus(command_config(settings, "smcp-keys")))
                 except BusError as error:
                     return describe(error)
             trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, name="smcp keys"))

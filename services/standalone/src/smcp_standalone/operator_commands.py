@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args
@@ -63,22 +64,24 @@ def advertise_run(url: str, credentials: Path, agents_url: str) -> AbstractConte
     return private_file(_directory() / f"{os.getpid()}.json", json.dumps(said))
 
 
-@asynccontextmanager
-async def operator_bus() -> AsyncIterator[NatsBus]:
-    """A bus with the credential of an operator. Raises Failure."""
-    settings = load_settings(ServiceSettings)
-    credentials = configured_credentials(settings.nats_creds)
-    url = settings.nats_url
-    if credentials is None and not os.environ.get("SMCP_NATS_URL") and (beside := _find_local_run()) is not None:
-        url, credentials = beside["url"], load_credentials(Path(beside["credentials"]))
-    config = BusConfig(
-        url=url,
-        credentials=credentials,
+def command_config(settings: ServiceSettings, name: str) -> BusConfig:
+    """The connection of a command, which says soon that nothing answers."""
+    return BusConfig(
+        url=settings.nats_url,
+        credentials=configured_credentials(settings.nats_creds),
         ca=settings.nats_ca,
-        name="smcp-operator",
+        name=name,
         connect_timeout=CONNECT_S,
         patient=False,
     )
+
+
+@asynccontextmanager
+async def operator_bus() -> AsyncIterator[NatsBus]:
+    """A bus with the credential of an operator. Raises Failure."""
+    config, named = command_config(load_settings(ServiceSettings), "smcp-operator"), os.environ.get("SMCP_NATS_URL")
+    if config.credentials is None and not named and (beside := _find_local_run()) is not None:
+        config = replace(config, url=beside["url"], credentials=load_credentials(Path(beside["credentials"])))
     try:
         async with open_bus(config) as bus:
             yield bus

@@ -82,16 +82,13 @@ class Link:
         self._changed = asyncio.Event()
         self.connection: Connection | None = None
         """The joined connection, if there is one at this moment."""
+        self.usable: Connection | None = None
+        """What `ready` returns at once, unless it is lost."""
 
     @property
     def failed(self) -> bool:
         """Whether `ready` raises."""
         return self._failure is not None
-
-    @property
-    def usable(self) -> Connection | None:
-        """What `ready` returns at once, unless it is lost."""
-        return self.connection if self._failure is None else None
 
     def describe(self, place: EnterOfficeReq) -> None:
         """From the next join on say this of the same member: what it can do may have changed."""
@@ -154,6 +151,7 @@ class Link:
 
     def fail(self, failure: SmcpError) -> None:
         self._failure = failure
+        self.usable = None
         self._tell()
 
     async def leave(self, connection: Connection, *, restarts: bool = False) -> None:
@@ -244,6 +242,7 @@ class Link:
 
     def _set(self, connection: Connection | None) -> None:
         self.connection = connection
+        self.usable = connection if self._failure is None else None
         self._tell()
 
     def _tell(self) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -27,18 +26,13 @@ from smcp_proto.uris import without_query
 UNWATCH_S: Final = 5.0
 """How long a disconnect waits for Computers to confirm unsubscribes."""
 
-WatchCounter = Callable[[Context], Callable[[int], None]]
-"""Gets the first request of a connection or stream, and returns the function that counts the resources it watches.
-That function gets the change of their number, and raises RateLimited above the limit."""
+Watcher = Callable[[int], None]
+"""The session of a client of MCP 2025, or a stream of one of 2026: counts the resources that it watches. It gets the
+change of their number, and raises RateLimited above the limit."""
+WatchCounter = Callable[[Context], Watcher]
+"""Makes a new watcher at the first request of a connection or stream."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(eq=False, slots=True)
-class _Watcher:
-    """The session of a client of MCP 2025, or a stream of one of 2026."""
-
-    count: Callable[[int], None]
 
 
 class ClientSubscriptions:
@@ -52,11 +46,11 @@ class ClientSubscriptions:
         self._watch_counter = watch_counter
         self._bus = subscriptions.InMemorySubscriptionBus()
         self._stream = subscriptions.ListenHandler(self._bus)
-        self._sessions: dict[int, _Watcher] = {}
+        self._sessions: dict[int, Watcher] = {}
         """The connections of clients of MCP 2025, by the id of the object with what the client said at `initialize`."""
         self._watched: dict[str, tuple[str, str]] = {}
         """Computer and own URI of each resource that is watched, by the client's URI."""
-        self._watchers: defaultdict[str, set[_Watcher]] = defaultdict(set)
+        self._watchers: defaultdict[str, set[Watcher]] = defaultdict(set)
         """The watchers of each resource, by the client's URI, including those that wait for the Computer's answer."""
         server.add_notification_handler("notifications/initialized", types.NotificationParams, self._initialized)
         server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._subscribe)
@@ -78,7 +72,7 @@ class ClientSubscriptions:
         session = id(client)
         if client is None or session in self._sessions:
             return
-        watcher = self._sessions[session] = _Watcher(self._watch_counter(context))
+        watcher = self._sessions[session] = self._watch_counter(context)
         waiting: set[subscriptions.ServerEvent] = set()
         changed = asyncio.Event()
 
@@ -115,7 +109,7 @@ class ClientSubscriptions:
     async def _listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        stream = _Watcher(self._watch_counter(context))
+        stream = self._watch_counter(context)
         uris = set(params.notifications.resource_subscriptions or ())
         try:
             for uri in uris:
@@ -131,7 +125,7 @@ class ClientSubscriptions:
         finally:  # a client that closes its stream cancels this
             await self._release(stream)
 
-    def _add(self, uri: str, watcher: _Watcher) -> None:
+    def _add(self, uri: str, watcher: Watcher) -> None:
         """Add a watcher. Call it before asking the Computer, so that another watcher which stops does not unsubscribe
         meanwhile.
 
@@ -140,13 +134,13 @@ class ClientSubscriptions:
         if watcher in self._watchers.get(uri, ()):
             return
         try:
-            watcher.count(1)
+            watcher(1)
         except RateLimited as error:
             message = f"error 429: {uri} cannot be watched: {error.message}; unsubscribe from others first"
             raise MCPError(types.INTERNAL_ERROR, message, error.details) from None
         self._watchers[uri].add(watcher)
 
-    async def _watch(self, context: Context, uri: str, watcher: _Watcher) -> None:
+    async def _watch(self, context: Context, uri: str, watcher: Watcher) -> None:
         """Subscribe for a watcher that `_add` has added. Raises MCPError."""
         try:
             if (watched := self._watched.get(uri)) is None:
@@ -163,11 +157,11 @@ class ClientSubscriptions:
         if watcher not in self._watchers.get(uri, ()):  # it has unsubscribed meanwhile
             await self._unwatch(uri, watcher)
 
-    async def _unwatch(self, uri: str, watcher: _Watcher) -> None:
+    async def _unwatch(self, uri: str, watcher: Watcher) -> None:
         watchers = self._watchers.get(uri, set())
         if watcher in watchers:
             watchers.remove(watcher)
-            watcher.count(-1)
+            watcher(-1)
         if watchers:
             return
         self._watchers.pop(uri, None)
@@ -180,7 +174,7 @@ class ClientSubscriptions:
         except SmcpError as error:
             logger.warning("%s at %r may still be watched: %s", watched[1], watched[0], error.message)
 
-    async def _release(self, watcher: _Watcher, *uris: str) -> None:
+    async def _release(self, watcher: Watcher, *uris: str) -> None:
         """Remove a watcher from these resources, or from all if none is given."""
         mine = uris or [uri for uri, watchers in self._watchers.items() if watcher in watchers]
         with anyio.move_on_after(UNWATCH_S, shield=True):

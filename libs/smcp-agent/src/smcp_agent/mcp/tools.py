@@ -18,12 +18,12 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from smcp_agent.errors import NotFound, did_you_mean
 from smcp_agent.llm import NamedTool, object_schema, tags
+from smcp_agent.rpc import checked
 from smcp_proto.schemas import MCP_TOOL
-from smcp_proto.validation import malformed
 
 if TYPE_CHECKING:  # the command line takes its options from here, and works without the MCP SDK
     from smcp_agent.mcp.resources import Context
@@ -56,7 +56,6 @@ _CAMEL: Final = re.compile("([a-z0-9])([A-Z])")
 _WORD: Final = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_぀-ヿ㐀-鿿]+")
 """Chinese and Japanese have no spaces: each character is a word."""
 
-_Arguments = TypeVar("_Arguments", bound=BaseModel)
 _Item = TypeVar("_Item")
 
 
@@ -151,8 +150,8 @@ class OfficeTools:
     async def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound."""
         if name == DESCRIBE:
-            return _result(mcp_tool(self.find(context, _checked(_Describe, arguments).name)))
-        given = _checked(_Search, arguments)
+            return _result(mcp_tool(self.find(context, checked(_Describe, **(arguments or {})).name)))
+        given = checked(_Search, **(arguments or {}))
         if not self._named:
             raise NotFound("the office has no tools now: is a Computer in it, and is the name of the office right?")
         found = await self.search(given.query, self._visible(context))
@@ -220,7 +219,7 @@ def meant(name: str, arguments: Mapping[str, Any] | None) -> tuple[str, Mapping[
     """Name and arguments of the tool that is to run: of call_tool those that it was given. Raises Malformed."""
     if name != CALL:
         return name, arguments
-    given = _checked(_Call, arguments)
+    given = checked(_Call, **(arguments or {}))
     return given.name, given.arguments
 
 
@@ -300,13 +299,6 @@ def _search_tools(tools: Iterable[NamedTool]) -> list[dict[str, Any]]:
 @cache  # pydantic makes it anew each time
 def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
     return {key: value for key, value in arguments.model_json_schema().items() if key != "title"}
-
-
-def _checked(kind: type[_Arguments], arguments: Mapping[str, Any] | None) -> _Arguments:
-    try:
-        return kind.model_validate(arguments or {})
-    except ValidationError as error:
-        raise malformed(error) from None
 
 
 def _result(found: dict[str, Any]) -> dict[str, Any]:

@@ -20,12 +20,8 @@ _MAX_LENGTH = 64
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration, which is longer than nothing.
-
-    Raises:
-        ValueError: it is not of the form `P[nW][nD][T[nH][nM][nS]]` (years and months have no fixed length), or it is
-            zero, or beyond what a timedelta holds.
-    """
+    """Return the duration. Raises ValueError: it is not of the form `P[nW][nD][T[nH][nM][nS]]` (years and months have
+    no fixed length), zero, or beyond what a timedelta holds."""
     date = text.partition("T")[0]
     if len(text) > _MAX_LENGTH or not date.startswith("P") or not {"Y", "M"}.isdisjoint(date) or text.endswith("T"):
         raise ValueError("not an ISO 8601 duration such as PT30S")
