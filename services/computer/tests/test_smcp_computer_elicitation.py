@@ -18,7 +18,6 @@ from smcp_computer.elicitation import (
     MAX_PER_CALL,
     CallNames,
     ElicitationRefused,
-    InputTerminal,
     OpenElicitation,
     OpenElicitations,
     PendingCall,
@@ -26,8 +25,7 @@ from smcp_computer.elicitation import (
 )
 from smcp_computer.handlers.tool_call import CallRecord
 from smcp_computer.mcp.sdk_adapter import CallSpan, Watch
-from smcp_computer.terminal import Terminal
-from smcp_computer.tools import Target, ToolRef
+from smcp_computer.tools import Target
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.tools import ToolCallReq
 from smcp_testing.waiting import eventually
@@ -182,28 +180,6 @@ async def test_an_answer_that_mcp_does_not_know_is_refused_also_where_the_schema
             elicitations.take(answer, "key-1")
         assert refused.value.details["field"] == f"input_responses.q.{field}"
     assert len(elicitations) == 1
-
-
-class YesTerminal:
-    """A terminal whose user agrees to everything."""
-
-    def __init__(self) -> None:
-        self.turn = asyncio.Lock()
-        self.asked: list[str] = []
-
-    async def ask(self, text: str, prompt: str, words: Any) -> Any:
-        self.asked.append(text)
-        return words["y"]
-
-
-@pytest.mark.parametrize("schema", [{}, {"type": "object"}])
-async def test_a_form_without_properties_is_answered_at_the_terminal(schema: dict[str, Any]) -> None:
-    terminal = YesTerminal()
-    target = cast("Target", SimpleNamespace(ref=ToolRef("tables", "book")))
-    form = {**FORM, "params": {"message": "Which day?", "requestedSchema": schema}}
-    answers = await InputTerminal(cast("Terminal", terminal)).answers(target, {"q": form})
-    assert answers == {"q": {"action": "accept", "content": {}}}
-    assert terminal.asked == ["The tool 'book' of 'tables' asks: Which day?"]
 
 
 ALICE = {"to": "Alice"}

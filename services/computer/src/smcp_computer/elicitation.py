@@ -23,11 +23,8 @@ from smcp_bus.ownership import RunningCall, Stop
 from smcp_computer.json_schema import Schema
 from smcp_computer.mcp.errors import bad_field
 from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target
 from smcp_proto import tool_results
-from smcp_proto.elicitation_dialogue import ask_user
-from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import ToolCallReq
 
 if TYPE_CHECKING:
@@ -326,32 +323,3 @@ class PendingCall:
         if self.running.settled or self.target is None:
             return  # it waits for an answer already: the next request gets this one
         self.calls.settle(self, exact_json.written(self.open(self._open_requests(), waiting=self)))
-
-
-class InputTerminal:
-    """Answers elicitations at this host's terminal, in place of the Agent."""
-
-    def __init__(self, terminal: Terminal | None) -> None:
-        self._terminal = terminal
-
-    async def answers(self, target: Target, requests: Elicitations) -> Answers:
-        """Raises ElicitationRefused: there is no terminal."""
-        none = "asks at this Computer's terminal (SMCP_ELICIT), and there is none"
-        if self._terminal is None:
-            raise ElicitationRefused(none)
-        asks = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "
-        try:
-            async with self._terminal.turn:
-                return {
-                    key: await ask_user(self._terminal, asks, request["params"], _problem)
-                    for key, request in requests.items()
-                }
-        except TerminalGone:
-            raise ElicitationRefused(none) from None
-
-
-def _problem(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
-    if (mistake := Schema(schema).mistake(content)) is None:
-        return None
-    path, why = mistake
-    return f"{printable('.'.join(path) or 'the form')}: {printable(why)}"

@@ -19,12 +19,12 @@ from smcp_computer.confirmation import ApprovalNeeded, Confirmation, not_confirm
 from smcp_computer.elicitation import (
     APPROVAL,
     ElicitationRefused,
-    InputTerminal,
     OpenElicitations,
     PendingCall,
     approval,
     check,
 )
+from smcp_computer.elicitation_terminal import InputTerminal
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.reshaping import NotReshaped, Results, marked

@@ -1,15 +1,19 @@
-"""Elicitations that are asked line by line; the lines that are typed are scripted."""
+"""Elicitations that are answered line by line; the lines that are typed are scripted."""
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import pytest
 
-from smcp_proto.elicitation_dialogue import ask_user, described, typed
+from smcp_computer.elicitation_terminal import InputTerminal, described, typed
+from smcp_computer.terminal import Terminal
+from smcp_computer.tools import Target, ToolRef
 
 T = TypeVar("T")
 
-FORM = {
+FORM: dict[str, Any] = {
     "message": "Which day?",
     "requestedSchema": {
         "type": "object",
@@ -23,16 +27,13 @@ FORM = {
 }
 
 
-def fits(schema: Mapping[str, Any], content: Mapping[str, Any]) -> None:
-    """Nothing is wrong with any content."""
-
-
 class Typing:
     """A user who types these lines."""
 
     def __init__(self, *lines: str) -> None:
         self.lines = list(lines)
         self.shown: list[str] = []
+        self.turn = asyncio.Lock()
 
     async def ask(self, text: str, prompt: str, answers: Mapping[str, T]) -> T:
         return answers[await self.line(text, prompt)]
@@ -42,12 +43,18 @@ class Typing:
         return self.lines.pop(0)
 
 
+async def ask_user(user: Typing, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    target = cast("Target", SimpleNamespace(ref=ToolRef("tables", "book")))
+    answers = await InputTerminal(cast("Terminal", user)).answers(target, {"q": {"params": params}})
+    return answers["q"]
+
+
 async def test_a_form_shows_each_field_with_its_options_type_and_default() -> None:
     user = Typing("y", "friday", "", "yes")
-    answer = await ask_user(user, "The tool asks: ", FORM, fits)
+    answer = await ask_user(user, FORM)
     assert answer == {"action": "accept", "content": {"day": "friday", "guests": 2, "window": True}}
     assert user.shown == [
-        "The tool asks: Which day?",
+        "The tool 'book' of 'tables' asks: Which day?",
         "The day (monday, friday; required)",
         "guests (integer; default: 2)",
         "window (boolean)",
@@ -55,22 +62,18 @@ async def test_a_form_shows_each_field_with_its_options_type_and_default() -> No
 
 
 async def test_a_form_that_does_not_fit_is_filled_in_again_or_dismissed() -> None:
-    def problem(_: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
-        return None if "day" in content else "the form: 'day' is missing"
-
     user = Typing("y", "", "10", "no", "y", "friday", "3", "yes")
-    answer = await ask_user(user, "", FORM, problem)
+    answer = await ask_user(user, FORM)
     assert answer == {"action": "accept", "content": {"day": "friday", "guests": 3, "window": True}}
-    assert user.shown[4:6] == ["the form: 'day' is missing", "The day (monday, friday; required)"]
-    assert await ask_user(Typing("y", "", "", "", "n"), "", FORM, problem) == {"action": "cancel"}
+    assert user.shown[4].startswith("the form: ")
+    assert user.shown[5] == "The day (monday, friday; required)"
+    assert await ask_user(Typing("y", "", "", "", "n"), FORM) == {"action": "cancel"}
 
 
 @pytest.mark.parametrize(("word", "action"), [("y", "accept"), ("no", "decline"), ("", "cancel")])
 async def test_a_page_is_named_and_needs_no_form(word: str, action: str) -> None:
     user = Typing(word)
-    assert await ask_user(user, "", {"message": "Pay", "url": "https://pay.example/\x1b[2J"}, fits) == {
-        "action": action
-    }
+    assert await ask_user(user, {"message": "Pay", "url": "https://pay.example/\x1b[2J"}) == {"action": action}
     assert "It wants you to open https://pay.example/" in user.shown[0]
     assert "\x1b" not in user.shown[0]
 
@@ -108,7 +111,9 @@ def test_a_line_becomes_a_value_of_the_type_or_stays_a_text_for_the_schema_to_re
     assert typed(line, kind) == value
 
 
-@pytest.mark.parametrize("properties", [["day"], "day", None, 5])
-async def test_a_form_without_readable_fields_is_answered_empty(properties: object) -> None:
-    form = {"message": "Which day?", "requestedSchema": {"properties": properties}}
-    assert await ask_user(Typing("y"), "", form, fits) == {"action": "accept", "content": {}}
+@pytest.mark.parametrize("schema", [{}, {"type": "object"}])
+async def test_a_form_without_fields_is_answered_empty(schema: dict[str, Any]) -> None:
+    assert await ask_user(Typing("y"), {"message": "Which day?", "requestedSchema": schema}) == {
+        "action": "accept",
+        "content": {},
+    }

@@ -1,65 +1,63 @@
-"""An elicitation that is asked line by line: the text that is shown, and the answer in what is typed. Pure.
+"""Elicitations that are answered at this host's terminal, line by line. A page is named, and never opened."""
 
-The caller has the terminal. A page is named and never opened; whether a form is valid, the caller's `problem` decides.
-"""
-
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
+from smcp_computer.elicitation import Answers, ElicitationRefused, Elicitations
+from smcp_computer.json_schema import Schema
+from smcp_computer.terminal import Terminal, TerminalGone
+from smcp_computer.tools import Target
 from smcp_proto.printable import printable
 
-T = TypeVar("T")
-
-ACTIONS: Final[Mapping[str, str]] = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline"}
+ACTIONS: Final[Mapping[str, str]] = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline", "": "cancel"}
 """MCP's actions of an ElicitResult, by the words for them."""
 BOOLEANS: Final[Mapping[str, bool]] = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 AGAIN: Final[Mapping[str, bool]] = {"y": True, "yes": True, "": True, "n": False, "no": False}
 
 
-class LineTerminal(Protocol):
-    """Shows texts to a user, and reads lines."""
+class InputTerminal:
+    """Answers elicitations in place of the Agent."""
 
-    async def ask(self, text: str, prompt: str, answers: Mapping[str, T]) -> T:
-        """What the typed word stands for; another word is asked again."""
+    def __init__(self, terminal: Terminal | None) -> None:
+        self._terminal = terminal
 
-    async def line(self, text: str, prompt: str) -> str:
-        """The typed line."""
+    async def answers(self, target: Target, requests: Elicitations) -> Answers:
+        """Raises ElicitationRefused: there is no terminal."""
+        none = "asks at this Computer's terminal (SMCP_ELICIT), and there is none"
+        if self._terminal is None:
+            raise ElicitationRefused(none)
+        asks = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "
+        try:
+            async with self._terminal.turn:
+                return {key: await _answer(self._terminal, asks, each["params"]) for key, each in requests.items()}
+        except TerminalGone:
+            raise ElicitationRefused(none) from None
 
 
-async def ask_user(
-    terminal: LineTerminal,
-    text: str,
-    params: Mapping[str, Any],
-    problem: Callable[[Mapping[str, Any], Mapping[str, Any]], str | None],
-) -> dict[str, Any]:
-    """MCP's ElicitResult of a user.
-
-    Args:
-        text: introduces the elicitation.
-        params: of MCP's ElicitRequest.
-        problem: why a content does not fit a schema; None: it fits.
-    """
-    text = f"{text}{printable(str(params.get('message')))}"
-    what = "Open it?" if "url" in params else "Answer it?"
+async def _answer(terminal: Terminal, asks: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """MCP's ElicitResult of the user."""
+    text, what = f"{asks}{printable(str(params.get('message')))}", "Answer it?"
     if "url" in params:
-        text += f"\nIt wants you to open {printable(str(params['url']))}"
-    action = await terminal.ask(text, f"{what} [y/n, Enter: cancel] ", {**ACTIONS, "": "cancel"})
+        text, what = f"{text}\nIt wants you to open {printable(str(params['url']))}", "Open it?"
+    action = await terminal.ask(text, f"{what} [y/n, Enter: cancel] ", ACTIONS)
     schema = params.get("requestedSchema")
     if action != "accept" or schema is None:
         return {"action": action}
-    while (wrong := problem(schema, content := await _filled_in(terminal, schema))) is not None:
+    while (mistake := Schema(schema).mistake(content := await _filled_in(terminal, schema))) is not None:
+        path, why = mistake
+        wrong = f"{printable('.'.join(path) or 'the form')}: {printable(why)}"
         if not await terminal.ask(wrong, "Fill it in again? [Y/n] ", AGAIN):
             return {"action": "cancel"}
     return {"action": "accept", "content": content}
 
 
-async def _filled_in(terminal: LineTerminal, schema: Mapping[str, Any]) -> dict[str, Any]:
+async def _filled_in(terminal: Terminal, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a form, whose schema is valid."""
     content: dict[str, Any] = {}
-    properties, required = schema.get("properties"), schema.get("required")
-    for name, field in properties.items() if isinstance(properties, dict) else ():
+    for name, field in schema.get("properties", {}).items():
         known = field if isinstance(field, dict) else {}
-        shown = described(name, known, required=isinstance(required, list) and name in required)
+        shown = described(name, known, required=name in schema.get("required", ()))
         if line := await terminal.line(shown, f"{printable(name)}: "):
             content[name] = typed(line, known.get("type"))
         elif "default" in known:
