@@ -9,7 +9,6 @@ import pytest
 
 from smcp_agent import SmcpAgent, ToolProgress
 from smcp_bus.tool_progress import ProgressThrottle, note_counts
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import running
 from smcp_testing.waiting import eventually
@@ -28,11 +27,9 @@ async def test_of_100_000_notes_few_are_sent_and_another_server_answers_meanwhil
         notes: list[bytes] = []
         counts = note_counts()
         feed = ProgressThrottle(notes.append, counts)
-        calling = asyncio.create_task(
-            servers["wild"].calls.run("pid", {}, timeout=60, span=CallSpan({}), progress=feed)
-        )
+        calling = asyncio.create_task(servers["wild"].calls.run("pid", {}, timeout=60, progress=feed))
         await eventually(lambda: notes)
-        calm = await servers["calm"].calls.run("pid", {}, timeout=30, span=CallSpan({}))
+        calm = await servers["calm"].calls.run("pid", {}, timeout=30)
         assert int(calm["content"][0]["text"]) == servers["calm"].status().pid
         assert int((await calling)["content"][0]["text"]) == servers["wild"].status().pid
         feed.close()

@@ -19,7 +19,6 @@ from smcp_agent import (
     windows,
 )
 from smcp_computer import finder
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents, watched
 from smcp_testing.gateway_world import World, gateway_world
@@ -205,9 +204,9 @@ async def test_an_incomplete_desktop_or_catalog_is_requested_again(
         assert (await agent.finder(COMPUTER))["a2c_as_listed"] == 1
         supervisor = computer.fleet.supervisors["desk"]
         well = {"uri": "window://desk/0", "how": ""}
-        await supervisor.calls.run("misbehave", well, timeout=30, span=CallSpan({}))  # no call of the Agent
+        await supervisor.calls.run("misbehave", well, timeout=30)  # no call of the Agent
         changed = {"uri": "window://desk/0", "text": "another"}
-        await supervisor.calls.run("update", changed, timeout=30, span=CallSpan({}))
+        await supervisor.calls.run("update", changed, timeout=30)
 
         async def is_whole() -> bool:
             return "a2c_missing" not in await agent.desktop(COMPUTER)

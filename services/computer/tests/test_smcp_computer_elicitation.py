@@ -24,7 +24,7 @@ from smcp_computer.elicitation import (
     approval,
 )
 from smcp_computer.handlers.tool_call import CallRecord
-from smcp_computer.mcp.sdk_adapter import CallSpan, Watch
+from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_computer.tools import Target
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.tools import ToolCallReq
@@ -191,7 +191,7 @@ def pending(
     request = ToolCallReq(agent=agent, req_id="1", computer="box", tool_name="transfer", params=params, timeout=30)
     calls, parked = cast("Any", SimpleNamespace(at_terminal=None)), cast("Any", SimpleNamespace(settled=True))
     caller = Caller("agent", "office", agent, subject=subject)
-    return PendingCall(calls, request, parked, CallRecord("transfer", agent), caller, CallSpan({}))
+    return PendingCall(calls, request, parked, CallRecord("transfer", agent), caller, {})
 
 
 def form(message: str = "Sure?") -> types.ElicitRequestFormParams:
@@ -216,7 +216,7 @@ async def elicit_during(*calls: PendingCall) -> tuple[Any, int]:
     """The answer to a server that elicits while these calls run, and how many of them were asked."""
     watch = Watch("bank")
     running = [Answering(call.identity) for call in calls]
-    watch.elicitors.update({object(): cast("PendingCall", each) for each in running})
+    watch.elicitors.update({number: cast("PendingCall", each) for number, each in enumerate(running)})
     return await watch.elicit(cast("Any", None), form()), sum(each.elicited for each in running)
 
 

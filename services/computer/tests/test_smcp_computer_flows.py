@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from smcp_computer.computer import Computer
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.outbox import CONFIG
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents
@@ -41,7 +40,7 @@ class Scene:
     async def tell(self, server: str, tool: str, **arguments: Any) -> None:
         """Have an MCP server change, past the handlers of its Computer."""
         supervisor = self.computer.fleet.supervisors[server]
-        result = await supervisor.calls.run(tool, arguments, timeout=30, span=CallSpan({}))
+        result = await supervisor.calls.run(tool, arguments, timeout=30)
         assert not result.get("isError"), result
 
     async def hears(self, event: str) -> Any:

@@ -26,7 +26,6 @@ from smcp_agent.connecting.options import Token
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import GatewayMembership, open_gateway_computer
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_testing import issuer
 from smcp_testing.computer_world import native_computer
@@ -89,7 +88,7 @@ def connection_of(computer: Computer) -> Connection | None:
 
 async def tell(computer: Computer, server: str, tool: str, **arguments: Any) -> Any:
     """What a tool of a context server gives, past the Computer's own handlers."""
-    result = await computer.fleet.supervisors[server].calls.run(tool, arguments, timeout=30, span=CallSpan({}))
+    result = await computer.fleet.supervisors[server].calls.run(tool, arguments, timeout=30)
     assert not result.get("isError"), result
     return json.loads(result["content"][0]["text"])
 

@@ -16,7 +16,6 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerDied
 from smcp_computer.mcp.events import State
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import connect
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_proto.schemas.config import MCPServerConfig
@@ -98,9 +97,7 @@ async def test_silence_beyond_sse_read_timeout_ends_the_connection(tmp_path: Pat
         async with supervised(server) as box:
             await eventually(lambda: box.ready, timeout=PATIENCE_S)
             with pytest.raises(ServerDied):
-                await asyncio.wait_for(
-                    box.calls.run("sleep", {"seconds": 600}, timeout=600, span=CallSpan({})), PATIENCE_S
-                )
+                await asyncio.wait_for(box.calls.run("sleep", {"seconds": 600}, timeout=600), PATIENCE_S)
             assert log.read_text().startswith("sleep")
 
 
@@ -114,7 +111,7 @@ async def test_a_tool_may_run_longer_than_timeout(kind: Kind) -> None:
         server = config(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind])
         async with supervised(server) as box:
             await eventually(lambda: box.ready, timeout=PATIENCE_S)
-            result = await box.calls.run("sleep", {"seconds": 3.0}, timeout=60, span=CallSpan({}))
+            result = await box.calls.run("sleep", {"seconds": 3.0}, timeout=60)
             assert result["content"][0]["text"] == "slept 3.0"
 
 
@@ -124,7 +121,7 @@ async def test_an_sse_server_that_refuses_a_message_is_connected_to_again() -> N
         async with supervised(config("sse", toolbox.url, timeout=SHORT["sse"])) as box:
             await eventually(lambda: box.ready, timeout=PATIENCE_S)
             with pytest.raises(ServerDied):
-                await asyncio.wait_for(box.calls.run("echo", {"text": "x"}, timeout=600, span=CallSpan({})), PATIENCE_S)
+                await asyncio.wait_for(box.calls.run("echo", {"text": "x"}, timeout=600), PATIENCE_S)
             await eventually(lambda: box.ready and box.starts == 2, timeout=PATIENCE_S)
 
 
@@ -134,7 +131,7 @@ async def test_a_call_repeats_parameters_in_headers_where_the_listed_tool_wants_
         async with connect(server, negotiation="auto", max_message=2**20, notify=lambda event: None) as connection:
 
             async def call() -> None:
-                await connection.call("book", {"note": "by the window"}, timeout=PATIENCE_S, span=CallSpan({}))
+                await connection.call("book", {"note": "by the window"}, timeout=PATIENCE_S)
 
             with pytest.raises(RequestRefused) as refused:
                 await call()  # nothing is known of the tool

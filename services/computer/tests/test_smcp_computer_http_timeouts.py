@@ -11,7 +11,6 @@ from aiohttp import web
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.events import State
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
@@ -89,7 +88,7 @@ async def test_an_unanswered_notification_delays_later_messages_by_timeout_at_mo
         supervised(url, timeout="PT0.3S") as box,
     ):
         await eventually(lambda: box.ready)
-        calling = asyncio.create_task(box.calls.run("t", {}, timeout=60.0, span=CallSpan({})))
+        calling = asyncio.create_task(box.calls.run("t", {}, timeout=60.0))
         await eventually(lambda: "tools/call" in asked)
         calling.cancel()
         await asyncio.wait([calling])

@@ -11,7 +11,6 @@ import pytest
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp import resources
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import Connection, connect
 from smcp_computer.outbox import DESKTOP
 from smcp_proto.backoff import Backoff
@@ -43,7 +42,7 @@ async def connection(updated: Callable[[str], None] = lambda uri: None, **server
 
 async def listens(opened: Connection) -> list[float]:
     """When the server was asked for each stream, in seconds."""
-    result = await opened.call("listens", {}, timeout=30, span=CallSpan({}))
+    result = await opened.call("listens", {}, timeout=30)
     times: list[float] = json.loads(result["content"][0]["text"])
     return times
 
@@ -107,7 +106,7 @@ async def test_subscribing_during_a_pause_reopens_the_stream_at_once(monkeypatch
         assert opened.resources is not None
         await opened.resources.subscribe(WINDOW)
         await opened.resources.subscribe(OTHER)
-        result = await opened.call("subscribed", {}, timeout=30, span=CallSpan({}))
+        result = await opened.call("subscribed", {}, timeout=30)
         assert json.loads(result["content"][0]["text"]) == [WINDOW, OTHER]
 
 
@@ -131,7 +130,7 @@ async def test_a_replaced_stream_is_ended(monkeypatch: pytest.MonkeyPatch) -> No
         await opened.resources.unsubscribe(WINDOW)
 
         async def is_ended() -> bool:
-            result = await opened.call("subscribed", {}, timeout=30, span=CallSpan({}))
+            result = await opened.call("subscribed", {}, timeout=30)
             return bool(json.loads(result["content"][0]["text"]) == [])
 
         await eventually(is_ended)

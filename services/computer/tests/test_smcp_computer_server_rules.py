@@ -12,7 +12,6 @@ from aiohttp import web
 
 from smcp_computer.config.file import load_config, parse_config
 from smcp_computer.mcp.errors import BadAnswer
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.tools import Catalogue
 from smcp_proto.tool_results import time_limit, timed_out
@@ -64,7 +63,7 @@ def stdio(*arguments: str, **parameters: Any) -> str:
 
 
 async def texts(supervisor: Supervisor, **arguments: Any) -> list[str]:
-    result = await supervisor.calls.run("t", arguments, timeout=20, span=CallSpan({}))
+    result = await supervisor.calls.run("t", arguments, timeout=20)
     return [block["text"] for block in result["content"]]
 
 

@@ -18,7 +18,6 @@ import uvloop
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.server_log import FILE_BYTES, LINES_A_MINUTE, MAX_LINE, StderrLog, log_file
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_proto.backoff import Backoff
@@ -184,5 +183,5 @@ async def test_a_secret_at_the_end_of_what_is_shown_of_a_long_line_is_found(capl
 
 
 async def _pid(box: Supervisor) -> int:
-    result = await box.calls.run("pid", {}, timeout=20.0, span=CallSpan({}))
+    result = await box.calls.run("pid", {}, timeout=20.0)
     return int(result["content"][0]["text"])

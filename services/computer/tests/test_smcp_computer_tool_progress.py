@@ -15,7 +15,7 @@ from smcp_agent import SmcpAgent, ToolProgress
 from smcp_bus.tool_progress import ProgressThrottle, note_counts
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import open_gateway_computer
-from smcp_computer.mcp.sdk_adapter import CallSpan, Watch
+from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_computer.settings import ComputerSettings
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import gateway_world
@@ -35,12 +35,12 @@ async def test_a_servers_progress_is_heard_over_a_pipe_and_over_http(how: Litera
         notes: list[bytes] = []
         counts = note_counts()
         feed = ProgressThrottle(notes.append, counts)
-        result = await box.calls.run("progress", {"steps": 3}, timeout=30, span=CallSpan({}), progress=feed)
+        result = await box.calls.run("progress", {"steps": 3}, timeout=30, progress=feed)
         assert result["content"][0]["text"] == "done"
         assert orjson.loads(notes[0]) == {"progress": 0, "total": 3}
         feed.close()
         assert sum(counts.values()) == 3
-        result = await box.calls.run("progress", {"steps": 3}, timeout=30, span=CallSpan({}))
+        result = await box.calls.run("progress", {"steps": 3}, timeout=30)
         assert result["content"][0]["text"] == "done"
         assert sum(counts.values()) == 3, "the second call asks for none"
 

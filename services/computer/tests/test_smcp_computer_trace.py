@@ -13,7 +13,6 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import connect
 from smcp_testing.mcp_servers import configs
 from smcp_testing.otlp_process import otlp_receiver
@@ -49,8 +48,8 @@ async def test_a_call_is_one_client_span_and_the_server_gets_its_traceparent(
     server = await InputResolver({}, {}).resolve(config)
     async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
         with tracer.start_as_current_span("process tool_call") as parent:
-            result = await connection.call("trace", {}, timeout=10, span=CallSpan(LABELS))
-            failed = await connection.call("fail", {}, timeout=10, span=CallSpan(LABELS))
+            result = await connection.call("trace", {}, timeout=10, labels=LABELS)
+            failed = await connection.call("fail", {}, timeout=10, labels=LABELS)
     assert failed["isError"]
     first, second = spans_of_calls(exporter)
     assert first.name == "tools/call trace"
@@ -84,13 +83,10 @@ async def test_a_cancelled_call_ends_its_span(
     log = tmp_path / "log"
     server = parse_config(json.dumps({"box": configs.stdio(log=log)})).servers["box"]
     async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
-        call_span = CallSpan(LABELS)
-        pending = asyncio.create_task(connection.call("sleep", {"seconds": 60}, timeout=90, span=call_span))
+        pending = asyncio.create_task(connection.call("sleep", {"seconds": 60}, timeout=90, labels=LABELS))
         await eventually(log.exists)
-        call_span.failed("timeout")
-        pending.cancel()
+        pending.cancel("timeout")
         await asyncio.wait([pending])
-        call_span.failed("too late")
     (span,) = spans_of_calls(exporter)
     assert span.name == "tools/call sleep"
     assert span.status.status_code is StatusCode.ERROR
@@ -102,7 +98,7 @@ async def test_a_server_that_dies_during_a_call_marks_its_span(exporter: InMemor
     server = parse_config(json.dumps({"box": configs.stdio()})).servers["box"]
     async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
         with pytest.raises(ServerDied):
-            await connection.call("die", {}, timeout=10, span=CallSpan(LABELS))
+            await connection.call("die", {}, timeout=10, labels=LABELS)
     (span,) = spans_of_calls(exporter)
     assert dict(span.attributes or {})["error.type"] == "connection_closed"
     assert span.status.status_code is StatusCode.ERROR
@@ -114,7 +110,7 @@ async def test_an_instrumented_servers_own_span_is_below_the_span_of_the_call(ex
         config = parse_config(json.dumps({"box": configs.stdio("instrumented", env=env, fresh=True)})).servers["box"]
         server = await InputResolver({}, {}).resolve(config)
         async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
-            await connection.call("echo", {"text": "x"}, timeout=10, span=CallSpan(LABELS))
+            await connection.call("echo", {"text": "x"}, timeout=10, labels=LABELS)
             (called,) = spans_of_calls(exporter)
             assert called.context is not None
             (own,) = await receiver.wait_for(1, trace_id=f"{called.context.trace_id:032x}")

@@ -21,11 +21,10 @@ from smcp_bus.callers import Caller
 from smcp_bus.limits import ByteBudget, Grant
 from smcp_bus.ownership import RunningCall, Stop
 from smcp_computer.json_schema import Schema
-from smcp_computer.mcp.errors import bad_field
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.tools import Target
 from smcp_proto import tool_results
 from smcp_proto.schemas.tools import ToolCallReq
+from smcp_proto.validation import refused
 
 if TYPE_CHECKING:
     from smcp_computer.handlers.tool_call import CallRecord, ToolCalls
@@ -127,15 +126,15 @@ class OpenElicitations:
         """
         state, answers = request.input_state, request.input_responses
         if state is None or answers is None:
-            raise bad_field("input_responses" if answers is None else "input_state", "is missing beside the other")
+            raise refused("input_responses" if answers is None else "input_state", "is missing beside the other")
         found = None if state not in self._open else self._open[state][0]
         if found is None or (found.request.agent, found.subject) != (request.agent, subject):
             why = f"used, cancelled, issued to another Agent, or older than {self._within_s:g} s (SMCP_QUESTION_S)"
-            raise bad_field("input_state", f"is unknown: {why}. The tool did not continue with this answer")
+            raise refused("input_state", f"is unknown: {why}. The tool did not continue with this answer")
         if found.request.tool_name != request.tool_name:
-            raise bad_field("input_state", "belongs to an elicitation of another tool")
+            raise refused("input_state", "belongs to an elicitation of another tool")
         if found.request.params != CallNames.of(request).params:
-            raise bad_field("params", "differ from those of the call that was answered with the elicitation")
+            raise refused("params", "differ from those of the call that was answered with the elicitation")
         check_answers(found.requests, answers)
         self._remove(state)
         return found
@@ -198,17 +197,17 @@ def check_answers(requests: Elicitations, answers: Answers) -> None:
     for key in [*requests, *answers]:
         field = f"input_responses.{key}"
         if key not in answers or key not in requests:
-            raise bad_field(field[:200], "was not asked" if key in answers else "is missing")
+            raise refused(field, "was not asked" if key in answers else "is missing")
         try:
             answer = types.ElicitResult.model_validate(answers[key])
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            raise bad_field(".".join([field, *map(str, first["loc"][:2])]), first["msg"]) from None
+            raise refused(".".join([field, *map(str, first["loc"][:2])]), first["msg"]) from None
         schema = requests[key]["params"].get("requestedSchema")
         if answer.action == "accept" and schema is not None:
             mistake = Schema(schema).mistake(answer.content or {})
             if mistake is not None:
-                raise bad_field(".".join([f"{field}.content", *mistake[0]]), mistake[1])
+                raise refused(".".join([f"{field}.content", *mistake[0]]), mistake[1])
 
 
 def _shown(request: Mapping[str, Any]) -> str:
@@ -230,7 +229,8 @@ class PendingCall:
     running: RunningCall
     record: "CallRecord"
     caller: Caller
-    span: CallSpan
+    labels: Mapping[str, str]
+    """Attributes of its span."""
     answered: OpenElicitation | None = None
     """What its request answers."""
     target: Target | None = None

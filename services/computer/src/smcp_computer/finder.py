@@ -22,7 +22,6 @@ from smcp_computer.mcp.errors import (
     ServerError,
     ServerNotRunning,
     ServerTimedOut,
-    bad_field,
 )
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import AT_ONCE, ONE_OF_MANY_S
@@ -33,7 +32,7 @@ from smcp_proto.errors import Malformed
 from smcp_proto.finder import Document, organize_finder
 from smcp_proto.schemas.finder import GetFinderReq
 from smcp_proto.uris import DpeUri, parse_dpe_uri
-from smcp_proto.validation import mended
+from smcp_proto.validation import mended, refused
 from smcp_service.lifecycle import Background
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
@@ -276,7 +275,7 @@ class Finder:
 
 def _check(keywords: Sequence[str]) -> None:
     if len(keywords) > MAX_KEYWORDS:
-        raise bad_field("keywords", f"more than {MAX_KEYWORDS}")
+        raise refused("keywords", f"more than {MAX_KEYWORDS}")
     for number, keyword in enumerate(keywords):
         if len(keyword) > MAX_KEYWORD_LENGTH:
-            raise bad_field(f"keywords.{number}", f"longer than {MAX_KEYWORD_LENGTH} characters")
+            raise refused(f"keywords.{number}", f"longer than {MAX_KEYWORD_LENGTH} characters")

@@ -30,10 +30,10 @@ import mcp_types as types
 from smcp_computer.json_schema import Schema
 from smcp_computer.pins import Pins, not_approved
 from smcp_computer.settings import HostSettings
-from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import Attributes, AttributeValue
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_proto.schemas.tools import MCP_TOOL, PIN, SMCPTool, ToolMeta
+from smcp_proto.validation import refused
 
 if TYPE_CHECKING:  # with it comes the MCP SDK, a second that every command of `smcp-computer` would take longer
     from smcp_computer.mcp.supervisor import Supervisor
@@ -170,8 +170,7 @@ class Catalogue:
                 return
         if (mistake := schema.mistake(params)) is not None:
             path, why = mistake
-            field = ".".join(["params", *path])
-            raise Malformed(f"{field}: {why}", details={"field": field})
+            raise refused(".".join(["params", *path]), why)
 
     def refresh(self) -> bool:
         """Look at the servers again. Returns whether the listing changed."""

@@ -15,7 +15,6 @@ from smcp_computer.app import open_computer
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.confirmation import Asker
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.settings import ComputerSettings
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
@@ -55,7 +54,7 @@ class World:
     async def tell(self, server: str, tool: str, **arguments: Any) -> Any:
         """What a tool of a context server gives, past the Computer's own handlers: it is no call of an Agent."""
         supervisor = self.computer.fleet.supervisors[server]
-        result = await supervisor.calls.run(tool, arguments, timeout=30, span=CallSpan({}))
+        result = await supervisor.calls.run(tool, arguments, timeout=30)
         assert not result.get("isError"), result
         return json.loads(result["content"][0]["text"])
 

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 from smcp_computer.computer import Computer
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_testing.computer_office import NAME, OFFICE
 from smcp_testing.gateway_world import Client
 from smcp_testing.waiting import eventually
@@ -18,7 +17,7 @@ NOTES: list[dict[str, Any]] = [
 
 async def tell(here: Computer, tool: str, **arguments: Any) -> Any:
     """What a tool of the context server `one` gives."""
-    result = await here.fleet.supervisors["one"].calls.run(tool, arguments, timeout=30, span=CallSpan({}))
+    result = await here.fleet.supervisors["one"].calls.run(tool, arguments, timeout=30)
     assert not result.get("isError"), result
     return json.loads(result["content"][0]["text"])
 

@@ -9,7 +9,6 @@ from typing import Any
 from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
 from smcp_testing.waiting import eventually
@@ -57,7 +56,7 @@ async def running_all(
 
 
 async def call(supervisor: Supervisor, tool: str, timeout: float = 20.0, **arguments: Any) -> dict[str, Any]:
-    return await supervisor.calls.run(tool, arguments, timeout=timeout, span=CallSpan({}))
+    return await supervisor.calls.run(tool, arguments, timeout=timeout)
 
 
 def text(result: dict[str, Any]) -> str:

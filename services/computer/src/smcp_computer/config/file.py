@@ -22,13 +22,7 @@ from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_fi
 from smcp_computer.reshaping import mapper_problems, vrl_problem
 from smcp_computer.settings import DEFAULTS, HostSettings
 from smcp_proto.jsonc import plain_json
-from smcp_proto.schemas.config import (
-    SERVER_CONFIG,
-    SERVER_INPUT,
-    MCPServerConfig,
-    MCPServerInput,
-    MCPServerStdioConfig,
-)
+from smcp_proto.schemas.config import SERVER_CONFIG, SERVER_INPUT, MCPServerConfig, MCPServerInput, MCPServerStdioConfig
 from smcp_service.files import stamp
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024

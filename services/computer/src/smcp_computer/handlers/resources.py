@@ -27,7 +27,6 @@ from smcp_computer.mcp.errors import (
     ServerError,
     ServerNotRunning,
     ServerTimedOut,
-    bad_field,
     flat,
     is_not_found,
     jsonrpc_error,
@@ -59,7 +58,7 @@ from smcp_proto.schemas.resources import (
 from smcp_proto.sorting import server_order
 from smcp_proto.tool_results import with_meta
 from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of
-from smcp_proto.validation import malformed
+from smcp_proto.validation import malformed, refused
 from smcp_service.lifecycle import Background
 
 RESULT_KEY: Final[Mapping[Kind, str]] = {
@@ -148,7 +147,7 @@ class ResourceHandlers:
     async def _of_template(self, request: CompleteReq, call: Call) -> Answer:
         directory, budget, asked = self._of(call), Budget(call), request.payload.params
         if asked.ref.uri is None and request.serverId is None:
-            raise bad_field("payload.params.ref.uri", "is missing")
+            raise refused("payload.params.ref.uri", "is missing")
         servers = await directory.template_candidates(asked.ref.uri or "", request.serverId, timeout=budget.left)
         params = asked.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
@@ -316,7 +315,7 @@ class GetResources:
         except RequestRefused as error:
             if asked.cursor is None:
                 raise Unavailable(str(error)) from None
-            raise bad_field("cursor", error) from None
+            raise refused("cursor", str(error)) from None
         except ServerError as error:
             raise flat(error) from None
         reply = {"resources": list(filter(None, map(_published, page))), "req_id": asked.req_id}

@@ -16,17 +16,9 @@ from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
 from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
 from smcp_computer.confirmation import ApprovalNeeded, Confirmation, not_confirmed
-from smcp_computer.elicitation import (
-    APPROVAL,
-    ElicitationRefused,
-    OpenElicitations,
-    PendingCall,
-    approval,
-    check,
-)
+from smcp_computer.elicitation import APPROVAL, ElicitationRefused, OpenElicitations, PendingCall, approval, check
 from smcp_computer.elicitation_terminal import InputTerminal
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.reshaping import NotReshaped, Results, marked
 from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
@@ -134,7 +126,6 @@ class ToolCalls:
             TooLarge: the result is larger than the bus takes.
         """
         labels = {"smcp.req_id": request.req_id, "smcp.office": self.seat.office}
-        span = CallSpan(labels)
         record = CallRecord(request.tool_name, request.agent)
 
         def start(running: RunningCall) -> Stop:
@@ -143,7 +134,7 @@ class ToolCalls:
             if answered is not None and isinstance(pending := answered.waiting, PendingCall):
                 pending.resume(request, running, record)
                 return pending.stop
-            pending = PendingCall(self, request, running, record, call.caller, span, answered)
+            pending = PendingCall(self, request, running, record, call.caller, labels, answered)
             # created here, so that the task has the request's context: its span is the parent of the tool's
             task = asyncio.create_task(self._settle(pending), name="tool_call")
             self._tasks.add(task)
@@ -151,9 +142,8 @@ class ToolCalls:
 
             def stop(why: str) -> None:
                 why = "cancelled" if why == "abandoned" else why
-                span.failed(why)
                 pending.record.broken_off(why)
-                task.cancel()
+                task.cancel(why)
 
             pending.stop = stop
             return stop
@@ -309,7 +299,7 @@ class ToolCalls:
                 target.ref.tool,
                 request.params,
                 timeout=call.running.limit + MCP_GRACE_S,
-                span=call.span,
+                labels=call.labels,
                 progress=call.running.progress,
                 elicitor=call,
                 answers={name: value for name, value in answers.items() if value is not None},

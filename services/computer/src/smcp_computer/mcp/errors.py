@@ -139,10 +139,6 @@ def too_large(error: AnswerTooLarge) -> TooLarge:
     return TooLarge(str(error), details={name: value for name, value in known.items() if value is not None})
 
 
-def bad_field(field: str, reason: object) -> Malformed:
-    return Malformed(f"{field}: {reason}", details={"field": field, "reason": str(reason)})
-
-
 def not_supported(message: str, code: SmcpCode = SmcpCode.NOT_SUPPORTED) -> Malformed:
     """The server does not support the request: a retry is of no use."""
     return Malformed(message, details={"smcp_code": str(code)})

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
@@ -41,7 +42,7 @@ from smcp_computer.mcp.errors import (
     ServerTimedOut,
     unread_error,
 )
-from smcp_computer.mcp.sdk_adapter import CallSpan, Watch
+from smcp_computer.mcp.sdk_adapter import Watch
 
 _log = logging.getLogger("smcp_computer.mcp.requests")
 
@@ -55,6 +56,7 @@ CANCEL_S: Final = 1.0
 """How long a server that reads nothing may hold up a cancellation."""
 
 tracer: Final = get_tracer("smcp_computer.mcp")
+NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_SPAN: Final = nullcontext(INVALID_SPAN)
 
 
@@ -92,13 +94,14 @@ class Requests:
         params: Mapping[str, Any] | None = None,
         *,
         timeout: float,
-        span: CallSpan | None = None,
+        labels: Mapping[str, str] = NO_LABELS,
         strict: bool = False,
         may_ask: bool = False,
     ) -> dict[str, Any]:
         """Send a request; its result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 
         Args:
+            labels: attributes of the span of a tool call.
             strict: whether the whole result has to be valid. Not for lists: the protocol wants an invalid field of one
                 resource to be a warning (desktop.txt, metadata of windows).
             may_ask: whether the result may be that the server asks for input (`resultType: input_required`).
@@ -109,7 +112,7 @@ class Requests:
         """
         try:
             async with asyncio.timeout(timeout):
-                result = await self._exchange(method, dict(params or {}), span or CallSpan({}))
+                result = await self._exchange(method, dict(params or {}), labels)
         except MCPError as error:
             raise self._logged(method, error) from None
         except TimeoutError:
@@ -123,7 +126,7 @@ class Requests:
             raise BadAnswer(self.server, f"asks for input for {method}, which is supported for tools only")
         return result
 
-    async def _exchange(self, method: str, params: dict[str, Any], call: CallSpan) -> dict[str, Any]:
+    async def _exchange(self, method: str, params: dict[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
         """Send it; its result. Raises MCPError."""
         id_ = next(self._ids)
         with self._span(method, id_) as span:
@@ -133,24 +136,28 @@ class Requests:
             if meta:
                 params["_meta"] = meta
             if method == "tools/call" and span.is_recording():
-                call.began(span, str(params["name"]))
+                tool = str(params["name"])
+                span.update_name(f"tools/call {tool}")
+                span.set_attributes({**labels, "gen_ai.tool.name": tool, "gen_ai.operation.name": "execute_tool"})
             with self._watch.answer(id_) as answered:
                 try:
                     request = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
                     await self._watch.write(request, self._headers(method, params))
                     answer = await answered
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError):
-                    call.failed("connection_closed")
+                    _failed(span, "connection_closed")
                     raise MCPError(code=types.CONNECTION_CLOSED, message="the connection has ended") from None
-                except anyio.get_cancelled_exc_class():
+                except asyncio.CancelledError as cancelled:
+                    if method == "tools/call" and cancelled.args:
+                        _failed(span, str(cancelled.args[0]))
                     await self._cancel(id_)
                     raise
             if isinstance(answer, types.ErrorData):
-                code = str(answer.code)
-                span.set_attributes({"error.type": code, "rpc.response.status_code": code})
-                span.set_status(StatusCode.ERROR, answer.message)
+                span.set_attribute("rpc.response.status_code", str(answer.code))
+                _failed(span, str(answer.code), answer.message)
                 raise MCPError(code=answer.code, message=answer.message, data=answer.data)
-            call.answered(answer)
+            if answer.get("isError") is True:
+                _failed(span, "tool_error")
             return answer
 
     def _headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str] | None:
@@ -200,6 +207,11 @@ class Requests:
                 return ServerTimedOut(self.server, "did not answer in time")
             case _:
                 return RequestRefused(self.server, error.code, error.message, error.error.data)
+
+
+def _failed(span: Span, why: str, message: str | None = None) -> None:
+    span.set_attribute("error.type", why)
+    span.set_status(StatusCode.ERROR, message)
 
 
 @cache

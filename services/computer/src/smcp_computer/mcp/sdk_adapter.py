@@ -1,4 +1,4 @@
-"""Adapter to the MCP SDK: watched streams, raw results, and the spans of tool calls. `requests` sends over it.
+"""Adapter to the MCP SDK: watched streams, and raw results. `requests` sends over it.
 
 The SDK's session does not report that the server went away, and refuses a whole list for one invalid field. So both
 streams of a transport are wrapped: the wrappers see the end of the connection, and take the answers of our own requests
@@ -22,8 +22,6 @@ from mcp.client.session import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
-from opentelemetry import trace
-from opentelemetry.trace import Span, Status, StatusCode
 from pydantic import ValidationError
 from pydantic_core import from_json
 
@@ -46,34 +44,6 @@ Answer = dict[str, Any] | types.ErrorData
 
 _LARGE: Final = f"it failed; what it says about that has more than {MAX_ERROR} characters, and is left out"
 """In place of what is too large to be redacted while others wait."""
-
-
-class CallSpan:
-    """The span of one call; it has neither arguments nor results."""
-
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        self._labels = labels
-        self._span: Span = trace.INVALID_SPAN
-
-    def goes_to(self, server: Mapping[str, str]) -> None:
-        self._labels = {**self._labels, **server}
-
-    def began(self, span: Span, tool: str) -> None:
-        self._span = span
-        span.update_name(f"tools/call {tool}")
-        span.set_attributes({**self._labels, "gen_ai.tool.name": tool, "gen_ai.operation.name": "execute_tool"})
-
-    def answered(self, result: Mapping[str, Any]) -> None:
-        if result.get("isError") is True:
-            self.failed("tool_error")
-        self._span = trace.INVALID_SPAN
-
-    def failed(self, why: str) -> None:
-        """Record that the call ends without a good result. Call it before cancelling: that ends the span."""
-        if self._span.is_recording():
-            self._span.set_attribute("error.type", why)
-            self._span.set_status(Status(StatusCode.ERROR))
-        self._span = trace.INVALID_SPAN
 
 
 class Watch:
@@ -104,7 +74,7 @@ class Watch:
         """Awaited past the SDK's session (`session`), by id."""
         self.followed: dict[int, ProgressThrottle] = {}
         """Where the progress of calls goes, by their `progressToken`."""
-        self.elicitors: dict[object, PendingCall] = {}
+        self.elicitors: dict[int, PendingCall] = {}
         """Of the calls that run."""
 
     def wrap(self, streams: Streams) -> Streams:

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from itertools import count
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
@@ -32,14 +31,9 @@ from smcp_computer.mcp.errors import (
     ServerTimedOut,
 )
 from smcp_computer.mcp.events import ServerEvent, event_of
-from smcp_computer.mcp.requests import PINGS, REQUEST_S, Requests
-from smcp_computer.mcp.resources import (
-    LIST_BYTES,
-    ListenStream,
-    Prompts,
-    Resources,
-)
-from smcp_computer.mcp.sdk_adapter import CallSpan, Watch
+from smcp_computer.mcp.requests import NO_LABELS, PINGS, REQUEST_S, Requests
+from smcp_computer.mcp.resources import LIST_BYTES, ListenStream, Prompts, Resources
+from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.transports import open_transport, refused_by_http
 from smcp_computer.redaction import Redactor
@@ -64,8 +58,6 @@ MAX_TOOLS: Final = 10_000
 """Of one server: each is listed to every Agent of the office, with its schema. Models are given some hundreds."""
 Negotiation = Literal["auto", "legacy"]
 
-NO_ANSWERS: Final[Mapping[str, Any]] = MappingProxyType({})
-
 
 class Connection:
     """What `connect` gives. `ended` is set when the server's side is gone; `resources`, `prompts`: None without any."""
@@ -89,7 +81,7 @@ class Connection:
         self._requests = requests
         self._client = client
         self._tokens = count(1)
-        self._deadlines: dict[object, float] = {}
+        self._deadlines: dict[int, float] = {}
         """Of the calls that run, by `time.monotonic()`."""
         # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
         self._is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -152,14 +144,15 @@ class Connection:
         arguments: Mapping[str, Any],
         *,
         timeout: float,
-        span: CallSpan,
+        labels: Mapping[str, str] = NO_LABELS,
         progress: ProgressThrottle | None = None,
         elicitor: "PendingCall | None" = None,
-        answers: Mapping[str, Any] = NO_ANSWERS,
+        answers: Mapping[str, Any] = NO_LABELS,
     ) -> dict[str, Any]:
         """Run a tool: the result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 
         Args:
+            labels: attributes of its span. The message of a cancellation becomes the span's `error.type`.
             progress: is given what the server reports of it; None: the server is not asked to.
             elicitor: answers the elicitations of a server of MCP 2025. Then only the caller ends the call: its time
                 does not run while it waits for an answer. A server of MCP 2026 elicits by its result.
@@ -170,7 +163,6 @@ class Connection:
             RequestRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
             TimeoutError: no answer within `timeout` seconds.
         """
-        span.goes_to(self._described)
         params: dict[str, Any] = {"name": tool, "arguments": dict(arguments)}
         if self._is_modern:
             params |= answers
@@ -182,11 +174,12 @@ class Connection:
             params["_meta"] = {"progressToken": token}
         if elicitor is not None and not self._is_modern:
             timeout = MAX_TIMEOUT_S
-            self.watch.elicitors[span] = elicitor
-        self._deadlines[span] = time.monotonic() + timeout
+            self.watch.elicitors[token] = elicitor
+        self._deadlines[token] = time.monotonic() + timeout
         try:
+            labels = {**labels, **self._described}
             return await self._requests.send(
-                "tools/call", params, timeout=timeout, span=span, strict=True, may_ask=elicitor is not None
+                "tools/call", params, timeout=timeout, labels=labels, strict=True, may_ask=elicitor is not None
             )
         except ServerTimedOut:
             raise TimeoutError from None
@@ -195,9 +188,9 @@ class Connection:
                 raise
             return {"resultType": "input_required", "inputRequests": pages}
         finally:
-            del self._deadlines[span]
+            del self._deadlines[token]
             self.watch.followed.pop(token, None)
-            self.watch.elicitors.pop(span, None)
+            self.watch.elicitors.pop(token, None)
 
 
 def required_pages(data: object) -> dict[str, dict[str, Any]]:

@@ -17,14 +17,7 @@ import mcp_types as types
 import orjson
 
 from smcp_bus import exact_json
-from smcp_computer.mcp.errors import (
-    RequestRefused,
-    ServerDied,
-    ServerError,
-    ServerNotRunning,
-    ServerTimedOut,
-    bad_field,
-)
+from smcp_computer.mcp.errors import RequestRefused, ServerDied, ServerError, ServerNotRunning, ServerTimedOut
 from smcp_computer.mcp.events import (
     ResourcesChanged,
     ResourcesListed,
@@ -39,6 +32,7 @@ from smcp_computer.mcp.resources import Features, Json, Resources
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
 from smcp_proto.finder import Document
 from smcp_proto.uris import DPE, WINDOW, DpeUri, WindowUri, host_of, scheme_of, window_uri, without_query
+from smcp_proto.validation import refused
 from smcp_service.lifecycle import Background
 
 OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_templates_list")
@@ -291,13 +285,13 @@ def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
         raw = cursor.encode("ascii")
         fields: Any = orjson.loads(base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True))
     except ValueError:
-        raise bad_field(CURSOR_FIELD, NOT_GIVEN) from None
+        raise refused(CURSOR_FIELD, NOT_GIVEN) from None
     match fields:
         case [str(letter), str(of), int(begin)] if (
             letter == kind[0] and server in (None, of) and begin >= 0 and not isinstance(begin, bool)
         ):
             return Position(kind, of, begin)
-    raise bad_field(CURSOR_FIELD, NOT_GIVEN)
+    raise refused(CURSOR_FIELD, NOT_GIVEN)
 
 
 @dataclass(slots=True)

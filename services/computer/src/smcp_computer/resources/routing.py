@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from smcp_bus.dispatch import Call
 from smcp_computer.access import not_allowed
-from smcp_computer.mcp.errors import ServerError, ServerNotRunning, bad_field, not_found, not_supported
+from smcp_computer.mcp.errors import ServerError, ServerNotRunning, not_found, not_supported
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import Json, Prompts
 from smcp_computer.mcp.supervisor import Supervisor
@@ -19,6 +19,7 @@ from smcp_proto.errors import Unavailable
 from smcp_proto.sorting import server_order
 from smcp_proto.tool_results import time_limit
 from smcp_proto.uris import host_of, parse_dpe_uri, parse_window_uri, scheme_of, without_query
+from smcp_proto.validation import refused
 from smcp_service.settings import did_you_mean
 
 MOST_NAMED: Final = 20
@@ -42,7 +43,7 @@ def checked_uri(uri: str) -> str:
                 parse_window_uri(uri)
                 return without_query(uri)
     except ValueError as error:
-        raise bad_field("payload.params.uri", error) from None
+        raise refused("payload.params.uri", str(error)) from None
     return uri
 
 
