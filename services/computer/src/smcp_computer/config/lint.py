@@ -141,16 +141,12 @@ def placed(value: Any, path: str) -> Iterator[tuple[str, Placeholder]]:
 
 def replace_all(value: Any, lookup: Callable[[Placeholder], str]) -> Any:
     """A copy of a JSON value with the placeholders of its strings replaced; what was put in is not searched again."""
-    return map_strings(value, lambda text: _PLACEHOLDER.sub(lambda found: lookup(Placeholder(*found.groups())), text))
-
-
-def map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """A copy of a JSON value with all its strings changed, but for keys."""
-    return changed(value, lambda text, path, before: change(text))
+    return changed(value, lambda text, *_: _PLACEHOLDER.sub(lambda found: lookup(Placeholder(*found.groups())), text))
 
 
 def changed(value: Any, change: Callable[[str, str, str], str], path: str = "", before: Any = "") -> Any:
-    """The same, where `change` also gets the path of the string, and what is before it in a list."""
+    """A copy of a JSON value with all its strings changed, but for keys. `change` gets the string, its path, and what
+    is before it in a list."""
     match value:
         case str():
             return change(value, path, before if isinstance(before, str) else "")

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from smcp_computer.config.lint import PARAMETERS, ConfigError, checked, fields_of, map_strings
+from smcp_computer.config.lint import PARAMETERS, ConfigError, changed, checked, fields_of
 from smcp_computer.settings import DEFAULTS
 from smcp_proto.schemas.config import MCPServerStdioParameters, MCPServerStreamableHttpParameters
 
@@ -169,12 +169,12 @@ def own_input(body: Any) -> Any:
 def with_variables(value: Any, variables: Mapping[str, str]) -> Any:
     """A copy of a JSON value whose strings have the value of each `${NAME}` of `variables`."""
 
-    def replaced(text: str) -> str:
+    def replaced(text: str, *_: str) -> str:
         for name, known in variables.items():
             text = text.replace(f"${{{name}}}", known)
         return text
 
-    return map_strings(value, replaced)
+    return changed(value, replaced)
 
 
 RUNNERS: Final[Mapping[str, tuple[str, ...]]] = {

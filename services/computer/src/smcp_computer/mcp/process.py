@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import ClassVar, Final
 
 import psutil
 
@@ -112,7 +112,7 @@ async def open_process(launch: Launch, stdout: asyncio.StreamReader) -> AsyncIte
     """Run a server's program; `stdout` gets its output. On leaving, what still runs of it is ended. Raises as
     `ServerProcess.start`."""
     async with AsyncExitStack() as stack:
-        shared = await stack.enter_async_context(_shared.in_use())
+        shared = await stack.enter_async_context(_Reaper.in_use())
         with ExitStack() as given:
             ours, theirs = socket.socketpair()
             given.enter_context(theirs)
@@ -177,7 +177,9 @@ def find_cgroup(mounts: str, memberships: str) -> Path | None:
 
 
 class _Reaper:
-    """The running program `reaper`."""
+    """The running program `reaper`, which all servers of this process use."""
+
+    current: "ClassVar[_Reaper | None]" = None
 
     def __init__(self) -> None:
         self.users = 0
@@ -196,6 +198,21 @@ class _Reaper:
     def runs(self) -> bool:
         return self._process.poll() is None
 
+    @classmethod
+    @asynccontextmanager
+    async def in_use(cls) -> "AsyncIterator[_Reaper]":
+        if cls.current is None or not cls.current.runs:
+            cls.current = cls()
+        used = cls.current
+        used.users += 1
+        try:
+            yield used
+        finally:
+            used.users -= 1
+            if not used.users:
+                cls.current = None if cls.current is used else cls.current
+                await asyncio.to_thread(used.close)
+
     def give(self, descriptors: list[int]) -> None:
         """Raises ServerFailed: it has been killed."""
         try:
@@ -211,29 +228,6 @@ class _Reaper:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-class _Shared:
-    """The one that is used by all servers."""
-
-    reaper: _Reaper | None = None
-
-    @asynccontextmanager
-    async def in_use(self) -> AsyncIterator[_Reaper]:
-        if self.reaper is None or not self.reaper.runs:
-            self.reaper = _Reaper()
-        used = self.reaper
-        used.users += 1
-        try:
-            yield used
-        finally:
-            used.users -= 1
-            if not used.users:
-                self.reaper = None if self.reaper is used else self.reaper
-                await asyncio.to_thread(used.close)
-
-
-_shared: Final = _Shared()
 
 
 def kill_children() -> None:
