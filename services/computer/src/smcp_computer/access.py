@@ -5,6 +5,7 @@ What is not allowed is not listed, and is 403 where it is named. Whether a call 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -26,13 +27,13 @@ def not_allowed(field: str) -> NotAllowed:
     return NotAllowed("this Computer does not let you use that MCP server", details={"field": field})
 
 
+@dataclass(eq=False)
 class Access:
     """`settings` has the servers of the configuration as it is now."""
 
-    def __init__(self, settings: Callable[[], Mapping[str, HostSettings]], catalogue: Catalogue, office: str) -> None:
-        self._settings = settings
-        self._catalogue = catalogue
-        self._office = office
+    _settings: Callable[[], Mapping[str, HostSettings]]
+    _catalogue: Catalogue
+    _office: str
 
     def hidden(self, caller: Caller) -> frozenset[str]:
         """The servers that this caller may neither see nor use."""

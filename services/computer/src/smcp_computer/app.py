@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Unpack
 
@@ -65,7 +66,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
     async with background() as tasks:
         computer = Computer(
             settings,
-            registry,
+            registry.tell,
             tasks,
             max_body=bus.max_body,
             may_tell=lambda: ownership.is_open,
@@ -161,18 +162,17 @@ async def _serving(bus: Bus, computer: Computer, ownership: Ownership, membershi
             drain.cancel()
 
 
+@dataclass(eq=False)
 class _OfficeNotifications:
     """Notifications that concern calls, Agents that leave, and this Computer's own membership."""
 
-    def __init__(self, computer: Computer, ownership: Ownership, membership: Membership) -> None:
-        self._computer = computer
-        self._ownership = ownership
-        self._membership = membership
-        self._entered = ("", 0)
-        """The Agent that entered last, and the epoch of that."""
+    _computer: Computer
+    _ownership: Ownership
+    _membership: Membership
+    _entered: tuple[str, int] = ("", 0)
+    """The Agent that entered last, and the epoch of that."""
 
     async def heard(self, incoming: Incoming) -> None:
-        """One notification of the office, of any kind."""
         try:
             match subjects.verb_of(incoming.subject):
                 case "tool_call_cancel":

@@ -31,7 +31,7 @@ from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.metrics import calls_timed, measure
-from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfferedResources, OfficeClient
+from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfferedResources, TellOffice
 from smcp_computer.pins import Pins
 from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
@@ -85,7 +85,7 @@ class Computer:
     and UnusableFile (of the pins).
 
     Args:
-        office: sends notifications to the office.
+        tell: sends notifications to the office.
         max_body: bytes that an answer may have.
         may_tell: whether this Computer is a member now.
         handlers: those that only this connection needs, by event.
@@ -96,7 +96,7 @@ class Computer:
     def __init__(
         self,
         settings: ComputerSettings,
-        office: OfficeClient,
+        tell: TellOffice,
         tasks: Background,
         *,
         max_body: int,
@@ -116,13 +116,7 @@ class Computer:
         self.tasks, self.may_tell = tasks, may_tell
         self.metrics = options.get("metrics") or Metrics()
         self.readiness = options.get("readiness") or Readiness()
-        self.outbox = ComputerOutbox(
-            office,
-            tasks,
-            office=settings.office,
-            computer=settings.name,
-            may_tell=may_tell,
-        )
+        self.outbox = ComputerOutbox(tell, tasks, office=settings.office, computer=settings.name, may_tell=may_tell)
         terminal = self._terminal = options.get("terminal")
         self.inputs = InputResolver(
             config.inputs,

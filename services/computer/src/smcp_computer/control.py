@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -88,13 +88,13 @@ async def open_control(settings: ComputerSettings, computer: Computer) -> AsyncI
             path.unlink(missing_ok=True)
 
 
+@dataclass(eq=False)
 class Control:
     """The answers."""
 
-    def __init__(self, settings: ComputerSettings, computer: Computer) -> None:
-        self._settings = settings
-        self._computer = computer
-        self._began = time.time()
+    _settings: ComputerSettings
+    _computer: Computer
+    _began: float = field(default_factory=time.time, init=False)
 
     def routes(self) -> list[web.RouteDef]:
         return [

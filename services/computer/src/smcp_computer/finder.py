@@ -9,7 +9,7 @@ it.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 from smcp_bus import exact_json
@@ -67,26 +67,20 @@ class _Entry:
         return self.answered_at is None and self.reading is not None and self.reading.done()
 
 
+@dataclass(eq=False)
 class MetadataCache:
     """`subscribed` gives the URIs whose updates a server sends. Reads outlive their requests in `tasks`."""
 
-    def __init__(
-        self,
-        read: Read,
-        tasks: Background,
-        subscribed: Callable[[str], Collection[str]],
-        events: ServerEvents,
-    ) -> None:
-        self._read = read
-        self._subscribed = subscribed
-        self._tasks = tasks
-        self.kept_bytes = 0
-        self.not_kept = 0
-        """How often there was no room for metadata that were read."""
-        self._events = events
-        self._entries: dict[str, dict[DpeUri, _Entry]] = {}
-        """By server."""
-        self._loop = asyncio.get_running_loop()
+    _read: Read
+    _tasks: Background
+    _subscribed: Callable[[str], Collection[str]]
+    _events: ServerEvents
+    kept_bytes: int = field(default=0, init=False)
+    not_kept: int = field(default=0, init=False)
+    """How often there was no room for metadata that were read."""
+    _entries: dict[str, dict[DpeUri, _Entry]] = field(default_factory=dict, init=False)
+    """By server."""
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
     async def documents(self, lists: Mapping[str, Listing], *, timeout: float) -> tuple[list[Document], int]:
         """All documents of the given servers, each server's in the order of its list; and of how many the metadata are

@@ -57,7 +57,7 @@ async def open_gateway_computer(
     async with background() as tasks:
         computer = Computer(
             settings,
-            membership,
+            membership.tell,
             tasks,
             max_body=settings.max_payload,
             may_tell=lambda: membership.problem is None,
@@ -75,7 +75,7 @@ async def open_gateway_computer(
 
 
 class GatewayMembership:
-    """The membership at a gateway; also the `outbox.OfficeClient`, and the receiver of requests."""
+    """The membership at a gateway; also what tells the office, and the receiver of requests."""
 
     def __init__(self, settings: ComputerSettings, token: Token | None) -> None:
         self._office = settings.office

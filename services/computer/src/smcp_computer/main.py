@@ -17,11 +17,10 @@ from smcp_computer.config.lint import ConfigError
 from smcp_computer.control_commands import Json, print_json
 from smcp_computer.control_commands import app as commands_app
 from smcp_computer.install_command import app as install_app
-from smcp_computer.pin_command import app as pin_app
 from smcp_computer.redaction import literal_secrets
 from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.servers_commands import app as servers_app
-from smcp_computer.servers_commands import write_new
+from smcp_computer.servers_commands import pin, write_new
 from smcp_computer.settings import ComputerSettings, check_connection, pins_path
 from smcp_proto.printable import escaped_json
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
@@ -36,7 +35,7 @@ app = typer.Typer(
 app.add_typer(commands_app)
 app.add_typer(servers_app, name="servers")
 app.add_typer(install_app)
-app.add_typer(pin_app)
+app.command()(pin)
 app.add_typer(secrets_app, name="secrets")
 
 ConfigOption = Annotated[

@@ -1,10 +1,10 @@
 """The notifications of a Computer: of changes of itself, and of its MCP servers' resources."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -42,17 +42,15 @@ MAX_TITLE: Final = 1000
 """Characters of a title in a notification."""
 
 
-class OfficeClient(Protocol):
-    """The registry over NATS, or a gateway."""
-
-    async def tell(self, office: str, role: Role, name: str, verb: str, body: bytes) -> None:
-        """Send an event that becomes a notification. Raises SmcpError (refused), BusError (it may have been taken)."""
+TellOffice = Callable[[str, Role, str, str, bytes], Awaitable[None]]
+"""Office, role, name, verb, body: sends an event that becomes a notification, to the registry over NATS or to a
+gateway. Raises SmcpError (refused), BusError (it may have been taken)."""
 
 
 class ComputerOutbox(Outbox):
     def __init__(
         self,
-        client: OfficeClient,
+        tell: TellOffice,
         tasks: Background,
         *,
         office: str,
@@ -62,7 +60,7 @@ class ComputerOutbox(Outbox):
         self._holding = 0
         self._held: dict[str, bytes] = {}
         super().__init__(
-            partial(client.tell, office, "computer", computer),
+            partial(tell, office, "computer", computer),
             lambda work: tasks.start(work(), name="outbox"),
             office=office,
             computer=computer,

@@ -1,13 +1,14 @@
-"""The commands `smcp-computer servers …`, and the changes of a configuration file that they make.
+"""The commands `smcp-computer servers …`, the changes of a configuration file that they make, and `smcp-computer pin`.
 
 The result of an edit is checked before it is written, and a file is replaced as a whole. A running Computer takes it
 over: see `file_changes`. A change of the file works without a Computer, too.
 """
 
+import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,7 +23,9 @@ from smcp_computer.control_commands import (
     Said,
     Server,
     find,
+    plain,
     print_answer,
+    print_json,
     print_status,
     print_warnings,
 )
@@ -30,6 +33,9 @@ from smcp_proto.jsonc import has_comments
 from smcp_service.files import locked, replace_files
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError, did_you_mean
+
+if TYPE_CHECKING:
+    from smcp_computer.pins import Entries
 
 app = typer.Typer(no_args_is_help=True, help="Add, change, stop and restart MCP servers while the Computer runs.")
 
@@ -235,3 +241,50 @@ def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
     if not all(equals for _, equals, _ in split):
         raise typer.BadParameter("is not of the form NAME=VALUE", param_hint=option)
     return {name: value for name, _, value in split}
+
+
+def pin(
+    servers: Annotated[list[str] | None, typer.Argument(metavar="[SERVER]...", help="Only these MCP servers")] = None,
+    update: Annotated[bool, typer.Option("--update", help="Approve what changed, too")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking")] = False,
+    office: Office = None,
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """Record the tools of MCP servers in a file. One that changes is not called until `pin --update` approves it."""
+    from smcp_computer.pins import read_pins, readable_json  # noqa: PLC0415 -- it takes a second to load
+
+    computer = find(office, name)
+    said = computer.ask("GET", "pins")
+    file, now = Path(said["file"]), said["servers"]
+    before = read_pins(file)
+    for server in servers or ():
+        if server not in now:
+            raise Failure(f"no MCP server {server!r} is ready here{did_you_mean(server, now)}")
+    after = {**before, **{server: now[server] for server in servers or now if update or server not in before}}
+    difference = list(_difference(before, after))
+    if not as_json:
+        typer.echo("\n".join(difference or ["Nothing to record; --update approves changes of pinned tools."]))
+    if difference:
+        if not yes:
+            typer.confirm(f"Write {file}?", abort=True, err=True)
+        try:
+            text = f"{readable_json({'version': 1, 'servers': after})}\n"
+            # it holds no secrets, and the Computer may run as another user than this command
+            replace_files({file: text.encode()}, keep_access=True, mode=0o644)
+        except OSError as error:
+            raise Failure(f"{file}: cannot be written: {error.strerror}") from None
+        computer.ask("POST", "servers", next(iter(now)), "reload")
+    if as_json:
+        print_json({"file": str(file), "difference": difference})
+
+
+def _difference(before: "Entries", after: "Entries") -> Iterator[str]:
+    """As `diff -u` shows it, tool by tool."""
+    from smcp_computer.pins import readable_json  # noqa: PLC0415 -- as above
+
+    known = {(server, tool) for entries in (before, after) for server, tools in entries.items() for tool in tools}
+    for server, tool in sorted(known):
+        old, new = (readable_json(each.get(server, {}).get(tool)).splitlines() for each in (before, after))
+        where = plain(f"{server}/{tool}")
+        yield from difflib.unified_diff(old, new, f"{where} (pinned)", f"{where} (now)", lineterm="")

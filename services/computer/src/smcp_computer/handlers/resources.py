@@ -274,6 +274,7 @@ class _GetResourcesReq(AgentCallData):
     cursor: Cursor | None = None
 
 
+@dataclass(eq=False)
 class GetResources:
     """`client:get_resources` of the published package (0.4): one page of one MCP server's own list, in its shape.
 
@@ -284,9 +285,8 @@ class GetResources:
     The cursor is the MCP server's own. Keys of a resource are in snake_case, and only those that the package knows.
     """
 
-    def __init__(self, supervisors: Mapping[str, Supervisor], access: Access) -> None:
-        self._supervisors = supervisors
-        self._access = access
+    _supervisors: Mapping[str, Supervisor]
+    _access: Access
 
     async def __call__(self, request: UnknownClientReq, call: Call) -> RawJson:
         """Raises:

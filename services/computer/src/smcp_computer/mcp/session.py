@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from importlib.metadata import version
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -59,37 +60,31 @@ MAX_TOOLS: Final = 10_000
 Negotiation = Literal["auto", "legacy"]
 
 
+@dataclass(eq=False)
 class Connection:
     """What `connect` gives. `ended` is set when the server's side is gone; `resources`, `prompts`: None without any."""
 
-    def __init__(
-        self,
-        requests: Requests,
-        client: Client,
-        watch: Watch,
-        *,
-        resources: Resources | None,
-        prompts: Prompts | None,
-        transport: str,
-        list_s: float,
-    ) -> None:
-        self.ended = watch.ended
-        self.watch = watch
-        self.resources = resources
-        self.prompts = prompts
-        self.list_s = list_s
-        self._requests = requests
-        self._client = client
+    _requests: Requests
+    _client: Client
+    watch: Watch
+    _: KW_ONLY
+    resources: Resources | None
+    prompts: Prompts | None
+    transport: str
+    list_s: float
+
+    def __post_init__(self) -> None:
+        self.ended = self.watch.ended
         self._tokens = count(1)
         self._deadlines: dict[int, float] = {}
         """Of the calls that run, by `time.monotonic()`."""
         # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
-        self._is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._ping = PINGS[self._is_modern]
         self._described = {
-            "smcp.mcp_server": requests.server,
-            "mcp.protocol.version": client.protocol_version,
-            "network.transport": transport,
+            "smcp.mcp_server": self._requests.server,
+            "mcp.protocol.version": self._client.protocol_version,
+            "network.transport": self.transport,
         }
 
     @property

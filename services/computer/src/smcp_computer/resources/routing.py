@@ -4,7 +4,7 @@ request lets them take."""
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from smcp_bus.dispatch import Call
@@ -68,24 +68,18 @@ class Budget:
         return max(0.0, self.until - self._loop.time())
 
 
+@dataclass(eq=False)
 class Directory:
-    def __init__(
-        self, supervisors: Mapping[str, Supervisor], index: ResourceIndex, history: History, events: ServerEvents
-    ) -> None:
-        self._supervisors = supervisors
-        self._index = index
-        self._history = history
-        self._events = events
-        self.hidden: frozenset[str] = frozenset()
-        """Servers that are not for this caller."""
+    _supervisors: Mapping[str, Supervisor]
+    _index: ResourceIndex
+    _history: History
+    _events: ServerEvents
+    hidden: frozenset[str] = frozenset()
+    """Servers that are not for this caller."""
 
     def without(self, hidden: frozenset[str]) -> "Directory":
         """The same for a caller who may not use these servers."""
-        if not hidden:
-            return self
-        other = copy(self)
-        other.hidden = hidden
-        return other
+        return replace(self, hidden=hidden) if hidden else self
 
     def check(self, server: str, kind: Kind = "resources") -> None:
         """Raises:

@@ -161,6 +161,7 @@ class AgentHolder(NamedTuple):
     """None: an Agent that did not say it. An office has one Agent at a time, so that is enough."""
 
 
+@dataclass(eq=False)
 class AgentSubscriptions:
     """What Agents have subscribed to (computer.txt, resources chapter, 4.3). It ends when the Agent leaves.
 
@@ -168,9 +169,8 @@ class AgentSubscriptions:
         dropped: called after subscriptions were dropped that nobody has ended, with the MCP server; None: of all.
     """
 
-    def __init__(self, upstream: UpstreamSubscriptions, dropped: Callable[[str | None], None]) -> None:
-        self._upstream = upstream
-        self._dropped = dropped
+    _upstream: UpstreamSubscriptions
+    _dropped: Callable[[str | None], None]
 
     @property
     def agents(self) -> frozenset[str | None]:
