@@ -245,7 +245,7 @@ WHY_LOST = (
 async def test_arguments_that_the_schema_refuses_do_not_reach_the_server(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         refused = await here.call("add", a="no number", b=1)
-        assert (refused["code"], refused["details"]) == (400, {"field": "params.a"})
+        assert (refused["code"], refused["details"]["field"]) == (400, "params.a")
 
 
 @pytest.mark.parametrize("unchecked", ["add", "*"])
