@@ -19,7 +19,7 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.control import LOCAL, open_control
 from smcp_computer.control_commands import find, print_result, print_table, running
 from smcp_computer.main import app
-from smcp_computer.settings import SOCKET, ComputerSettings, seat_directory
+from smcp_computer.settings import SOCKET, ComputerSettings, state_path
 from smcp_service.lifecycle import Failure
 from smcp_testing.computer_office import NAME, OFFICE, World, world
 from smcp_testing.mcp_servers import configs
@@ -239,7 +239,7 @@ async def test_a_named_file_is_changed_alone(nats_url: str, tmp_path: Path) -> N
 
 
 async def test_the_socket_is_for_its_user_alone_and_goes_with_the_computer(nats_url: str) -> None:
-    path = seat_directory(OFFICE, NAME) / SOCKET
+    path = state_path(settings()) / SOCKET
     async with controlled(nats_url):
         assert path.is_socket()
         assert path.stat().st_mode & 0o777 == 0o600
@@ -250,7 +250,7 @@ async def test_the_socket_is_for_its_user_alone_and_goes_with_the_computer(nats_
 async def test_a_second_computer_of_a_name_runs_without_commands_and_the_socket_of_a_dead_one_is_taken_over(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stale = seat_directory(OFFICE, NAME)
+    stale = state_path(settings())
     stale.mkdir(mode=0o700, parents=True)
     (stale / SOCKET).touch()
     async with controlled(nats_url) as here:

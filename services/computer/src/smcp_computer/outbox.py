@@ -187,7 +187,10 @@ class OfferedResources:
             case ResourcesListed(server):
                 self._on_list(server)
             case ServerRemoved(server):
-                self._on_removal(server)
+                self.cache.changed(server)
+                self._hosts.pop(server, None)
+                for scheme in self._schemes.values():
+                    scheme.listed.pop(server, None)
             case _:
                 pass
 
@@ -206,12 +209,6 @@ class OfferedResources:
         if had_resources or self.index.features(server) is not None:
             self._list_changed(server)
 
-    def _on_removal(self, server: str) -> None:
-        self.cache.changed(server)
-        self._hosts.pop(server, None)
-        for scheme in self._schemes.values():
-            scheme.listed.pop(server, None)
-
     def _tell(self, server: str, scheme: _Scheme) -> None:
         features = self.index.features(server)
         if features is not None and features.subscribe:
@@ -226,7 +223,7 @@ class OfferedResources:
         if features is not None and not features.subscribe:
             return
         for name, scheme in self._schemes.items():
-            now = _of_scheme(name, known)
+            now = [uri for uri in known if scheme_of(uri) == name]
             if features is not None and self.index.is_listed(server):
                 self.upstream.want(scheme.update, server, now)
             if scheme.is_changed(server, now):
@@ -244,7 +241,3 @@ class OfferedResources:
         for host, (first, *others) in islice(host_conflicts(self._hosts), MOST_WARNINGS):
             why = "give each its own: a dpe:// URI is routed by its host"
             self.events.warn(first, f"uses the same host {host!r} as {' and '.join(map(repr, others))}; {why}")
-
-
-def _of_scheme(scheme: str, uris: Iterable[str]) -> list[str]:
-    return [uri for uri in uris if scheme_of(uri) == scheme]

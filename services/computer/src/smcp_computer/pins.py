@@ -176,11 +176,10 @@ def read_pins(path: Path, *, may_be_missing: bool = True) -> Entries:
 def readable_json(value: object) -> str:
     """Sorted, for a diff. What cannot be seen is written as an escape, since it may hide instructions for a model."""
     text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False)
-    return "".join(each if each == "\n" or _is_visible(each) else json.dumps(each)[1:-1] for each in text)
-
-
-def _is_visible(character: str) -> bool:
-    return character.isprintable() and not INVISIBLE.match(character)
+    return "".join(
+        each if each == "\n" or (each.isprintable() and not INVISIBLE.match(each)) else json.dumps(each)[1:-1]
+        for each in text
+    )
 
 
 def _hash(value: object) -> str:

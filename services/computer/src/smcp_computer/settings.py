@@ -126,18 +126,13 @@ def states_directory() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "a2c-smcp"
 
 
-def seat_directory(office: str, name: str) -> Path:
-    """The state directory of one Computer."""
-    # hashed: names may be long, and the path of a socket has 107 bytes at most
-    seat = blake2b(f"{office}\0{name}".encode(), digest_size=6).hexdigest()
-    return states_directory() / seat
-
-
 def state_path(settings: ComputerSettings) -> Path:
     """The directory of this Computer's control socket, logs and secrets, which may not exist."""
     if settings.state_dir is not None:
         return settings.state_dir
-    return seat_directory(settings.office, settings.name)
+    # hashed: names may be long, and the path of a socket has 107 bytes at most
+    seat = blake2b(f"{settings.office}\0{settings.name}".encode(), digest_size=6).hexdigest()
+    return states_directory() / seat
 
 
 def pins_path(settings: ComputerSettings) -> Path:

@@ -207,7 +207,8 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     if not above and any(isinstance(document.get(key), str) for key in ("command", "url")):
         raise ConfigError('has one MCP server without a name: put {"mcpServers": {"NAME": …}} around it')
     problems: list[str] = []
-    warned = list(lint.lint_top_level(unread))
+    # other hosts have settings of their own beside the servers
+    warned = [f"{key}: {lint.hinted(key, lint.TOP_LEVEL, 'is not read')}" for key in unread]
     inputs = _inputs(document.get("inputs"), problems, warned)
     input_ids = _ids(document.get("inputs"))
     defaults = document.get(DEFAULTS, {}) if above else {}

@@ -182,12 +182,6 @@ _ANYWHERE: Final = "$schema"
 NOT_A_SERVER: Final = "must be an object with a 'command' (a program) or a 'url'"
 
 
-def lint_top_level(keys: Iterable[str]) -> Iterator[str]:
-    """Warns of keys that are not read: other hosts have settings of their own beside the servers."""
-    for key in keys:
-        yield f"{key}: {hinted(key, TOP_LEVEL, 'is not read')}"
-
-
 def fields_of(kind: Any) -> tuple[set[str], set[str]]:
     """The fields of a server of a type, and those of its parameters; of all servers where there is no such type."""
     models = _of_type(kind, SERVER_MODELS)

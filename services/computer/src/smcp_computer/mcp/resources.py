@@ -48,11 +48,6 @@ DRAIN_S: Final = 0.5
 """How long the old stream is read beside the new one: over HTTP an earlier notification on it may arrive late."""
 
 
-class Features(NamedTuple):
-    subscribe: bool
-    list_changed: bool
-
-
 class Listed(NamedTuple):
     """A whole list: objects with a string as URI (or template), none twice; and what was left out, for the log."""
 
@@ -312,7 +307,7 @@ class Resources(_Lists):
 
     def __init__(self, requests: Requests, capability: types.ResourcesCapability, stream: ListenStream | None) -> None:
         super().__init__(requests)
-        self.features = Features(capability.subscribe is True, capability.list_changed is True)
+        self.capability = capability
         self._stream = stream
         self._at_once = asyncio.Semaphore(AT_ONCE)
 

@@ -28,7 +28,7 @@ from smcp_computer.mcp.events import (
     ServerRemoved,
 )
 from smcp_computer.mcp.requests import REQUEST_S
-from smcp_computer.mcp.resources import Features, Json, Resources
+from smcp_computer.mcp.resources import Json, Resources
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
 from smcp_proto.finder import Document
 from smcp_proto.uris import DPE, WINDOW, DpeUri, WindowUri, host_of, scheme_of, window_uri, without_query
@@ -151,18 +151,15 @@ class ResourceIndex:
         every = ((name, self.features(name)) for name in sorted(self._supervisors))
         return [name for name, features in every if features and (features.subscribe or not subscribable)]
 
-    def count_skipped(self, operation: str) -> list[str]:
-        """Count the servers without resources for an operation over all servers, and return their names."""
-        servers = sorted(self._supervisors.items())
-        without = [name for name, server in servers if server.ready and server.resources is None]
-        self.skipped[operation] += len(without)
-        return without
+    def count_skipped(self, operation: str) -> None:
+        """Count the servers without resources for an operation over all servers."""
+        self.skipped[operation] += sum(each.ready and each.resources is None for each in self._supervisors.values())
 
     @property
     def capabilities(self) -> dict[str, Any]:
         """The wire's `Capabilities`, in both of the forms that are legal: flags, and `aggregate` with `byServer`."""
         by_server = {
-            name: {"subscribe": features.subscribe, "listChanged": features.list_changed}
+            name: {"subscribe": bool(features.subscribe), "listChanged": bool(features.list_changed)}
             for name in sorted(self._supervisors)
             if (features := self.features(name)) is not None
         }
@@ -176,9 +173,9 @@ class ResourceIndex:
             raise ServerNotRunning(server, "is not ready, or has no resources")
         return resources
 
-    def features(self, server: str) -> Features | None:
+    def features(self, server: str) -> types.ResourcesCapability | None:
         resources = self._resources(server)
-        return None if resources is None else resources.features
+        return None if resources is None else resources.capability
 
     def _resources(self, server: str) -> Resources | None:
         supervisor = self._supervisors.get(server)
@@ -199,7 +196,7 @@ class ResourceIndex:
         try:
             async with asyncio.timeout(timeout), kept.lock:
                 resources = self.connection(server)
-                is_told = resources.features.list_changed or kept.asked >= came
+                is_told = resources.capability.list_changed or kept.asked >= came
                 if kept.listed_generation == kept.generation and is_told:
                     return kept.listing
                 asked, generation = loop.time(), kept.generation  # what changes from here on makes it old again
