@@ -1,11 +1,8 @@
 """The spans of requests, cheaper than OpenTelemetry's: a gateway opens two for each call.
 
-They are plain objects. A sampled request's are handed over as they end. Those of a request that was not sampled stay in
-memory until it ends, and are handed over if it failed or was slow (ADR 0042). Each process decides for its own part.
-
-The process's tracer provider, `smcp_service.telemetry.RequestTracerProvider`, implements `Recorder` and takes them. Its
-exporter encodes them: they have the same names as OpenTelemetry's for what they hold. OpenTelemetry's own spans, such
-as those of the MCP SDK, are children of these like of any others.
+A sampled request's are handed over as they end. Those of another stay in memory until it ends, and are handed over if
+it failed or was slow (ADR 0042); each process decides for its own part. `smcp_service.telemetry.RequestTracerProvider`
+implements `Recorder` and takes them. OpenTelemetry's own spans may be their children.
 """
 
 import asyncio

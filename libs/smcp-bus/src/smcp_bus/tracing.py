@@ -1,16 +1,10 @@
 """Spans around what goes through the dispatcher and over the bus, and how each request ended, for metrics.
 
 Names and attributes follow OpenTelemetry's conventions for messaging: `send <destination>` (PRODUCER) on the side that
-asks, `process <destination>` (CONSUMER) on the side that answers, where the destination is the subject's template
-(`smcp.v1.{office}.client.{computer}.tool_call`); and a SERVER span named after the event where a Socket.IO client
-came in. Every span has `smcp.req_id` and `smcp.office`. Arguments, results and texts of errors are never recorded.
-
-The parent of a span is what a peer says. OpenTelemetry's propagator reads it, and its warnings are dropped: anybody
-could fill the log with them.
-
-A trace is of a request. What processes ask each other beside (leases, `alive`, `pending`) is recorded only where it
-is asked for the sake of one. Nothing here costs more than a comparison while no tracer provider is configured. How
-spans are kept, and which requests are recorded only when they have failed, is for `request_spans`.
+asks, `process <destination>` (CONSUMER) on the side that answers, where the destination is the subject's template; and
+a SERVER span named after the event where a Socket.IO client came in. Every span has `smcp.req_id` and `smcp.office`.
+Arguments, results and texts of errors are never recorded. What processes ask each other beside (leases, `alive`,
+`pending`) is recorded only below a request. How spans are kept is for `request_spans`.
 """
 
 import logging
@@ -46,7 +40,7 @@ _TOOL_FAILED: Final = re.compile(rb'"isError"\s*:\s*true|"a2c_')
 LONGEST_TRACESTATE: Final = 512
 """Characters, as the specification of W3C asks to carry on; a longer one is dropped."""
 _W3C: Final = TraceContextTextMapPropagator()
-logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
+logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)  # it warns of what any peer may send
 Given = TypeVar("Given")
 _CURRENT: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
 """The key of the current span in OpenTelemetry's contexts: making one with it costs half of `set_span_in_context`."""

@@ -14,7 +14,7 @@ from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Dispatcher, Handler
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.subjects import host_route, serve_requests
-from smcp_bus.tracing import client_spans, log_fields
+from smcp_bus.tracing import client_spans, counted, log_fields
 from smcp_gateway.audit import Audit
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe
@@ -25,7 +25,7 @@ from smcp_gateway.handlers.resources import ListResources, metered, resource_upd
 from smcp_gateway.handlers.rooms import Rooms, alive
 from smcp_gateway.handover import Moves
 from smcp_gateway.http_server import HttpServer, open_http_server
-from smcp_gateway.metrics import calls_timed, measure, measure_lists
+from smcp_gateway.metrics import measure
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Listeners, Offices
 from smcp_gateway.rooms.repair import Repair
@@ -133,7 +133,8 @@ class Gateway:
             max_values=settings.max_values,
             send=self.transport.send,
         )
-        self.transport.dispatcher = self._client_dispatcher(self.relay, settings.max_values)
+        self.lists = ListResources(self.relay, self.offices, sessions, max_values=settings.max_values)
+        self.transport.dispatcher = self._client_dispatcher(settings.max_values)
         self.lease = LeaseKeeper(
             registry,
             lease_s=settings.lease_s,
@@ -194,9 +195,7 @@ class Gateway:
             stop_watching()
             await serving.drain()
 
-    def _client_dispatcher(self, relay: Relay, max_values: int) -> Dispatcher:
-        lists = ListResources(relay, self.offices, self.sessions, max_values=max_values)
-        measure_lists(self.front.metrics, lists)
+    def _client_dispatcher(self, max_values: int) -> Dispatcher:
         rooms = Rooms(
             self.sessions,
             self.memberships,
@@ -207,7 +206,11 @@ class Gateway:
             keep_seat=self.moves.keep_seat,
         )
         limited = partial(metered, quotas=self.quotas, sessions=self.sessions)
-        listing, metered_relay = limited(lists), limited(relay)
+        relay = self.relay
+        listing, metered_relay = limited(self.lists), limited(relay)
+        durations = self.front.metrics.durations(
+            "smcp_gateway_call_duration", "Requests of clients, until they are answered", "event", "outcome"
+        )
         before = self._audit.before
 
         def fallback(row: Row) -> Handler | None:
@@ -234,7 +237,7 @@ class Gateway:
             otherwise=fallback,
             tracing=client_spans(),
             observe=log_fields(bind_call),
-            ended=calls_timed(self.front.metrics),
+            ended=counted(durations.add),
             conclude=self._audit.concluded,
             max_values=max_values,
         )

@@ -2,36 +2,22 @@
 
 from typing import TYPE_CHECKING
 
-from smcp_bus.dispatch import Ended
 from smcp_bus.operations import measure_lease, measure_owner
-from smcp_bus.tracing import counted
-from smcp_gateway.handlers.resources import ListResources
 from smcp_gateway.sockets.session import Sessions
-from smcp_service.metrics import Metrics
 
 if TYPE_CHECKING:
     from smcp_gateway.app import Gateway
-
-
-def calls_timed(metrics: Metrics) -> Ended:
-    durations = metrics.durations(
-        "smcp_gateway_call_duration", "Requests of clients, until they are answered", "event", "outcome"
-    )
-    return counted(durations.add)
-
-
-def measure_lists(metrics: Metrics, lists: ListResources) -> None:
-    metrics.counter(
-        "smcp_gateway_resources_skipped",
-        "Computers that a list of resources over their office left out: failed or silent",
-        lambda: lists.skipped,
-    )
 
 
 def measure(gateway: "Gateway") -> None:
     metrics, sessions, unauthenticated = gateway.front.metrics, gateway.sessions, gateway.front.listener.unauthenticated
     calls, computers, authenticator = gateway.calls, gateway.computers, gateway.front.authenticator
     gauge, counter = metrics.gauge, metrics.counter
+    counter(
+        "smcp_gateway_resources_skipped",
+        "Computers that a list of resources over their office left out: failed or silent",
+        lambda: gateway.lists.skipped,
+    )
     gauge("smcp_gateway_sockets", "Clients that are connected", lambda: len(sessions))
     gauge("smcp_gateway_members", "Clients that are in an office", lambda: _by_role(sessions), label="role")
     gauge("smcp_gateway_offices", "Offices of which members are here", lambda: len(gateway.offices))

@@ -1,18 +1,10 @@
 """Asks the owners of Computers after the calls that wait for them: a dead owner is noticed within a second.
 
-The bus says nothing about a request that was delivered and whose receiver then died. So the owner of every call that is
-older than a moment is asked `pending`, again and again. What it learns ends a call with 503 and `details.may_have_run`;
-no call is sent again here. Where the registry says that the Computer has left, it is 404. Otherwise `details.gone` says
-that a repeat would find nobody:
-
-- Nobody serves the subject, and a moment later neither. Where a node of NATS left just before, `gone` is not said: the
-  owner may be looking for another node, and goes on with its calls meanwhile.
-- The owner has sent nothing (no reply, no request for a chunk) for most of a lease: its host is suspended, or its
-  connection is dead and nats-server has not noticed.
-- Its ownership is not confirmed for as long.
-
-Without `gone`: the owner does not know the call (it was restarted, or the call was lost on its way), or the call has
-ended there and its answer was lost.
+The bus does not say that a receiver died after a request was delivered. So the owner of each call that is older than a
+moment is asked `pending`, again and again (ADR 0003). What it learns ends a call with 503 and `details.may_have_run`,
+or with 404 where the registry says that the Computer has left. `details.gone` says that a repeat would find nobody:
+nobody serves the subject, or the owner is silent, or not confirmed, for most of a lease. It is not said where a node
+of NATS left just before: the owner may be looking for another node, and goes on with its calls meanwhile.
 """
 
 import asyncio

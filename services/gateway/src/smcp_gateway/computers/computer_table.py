@@ -49,7 +49,7 @@ class ComputerTable:
     subscriptions: CountSubscriptions
     observe: Observe | None = None
     owner: Owner = field(default_factory=Owner, init=False)
-    _named: dict[tuple[str, str], list[SocketIoComputer]] = field(default_factory=dict, init=False)
+    by_name: dict[tuple[str, str], list[SocketIoComputer]] = field(default_factory=dict, init=False)
     """By office and name: one each, or two while a name changes its session here."""
     _owned: dict[Key, SocketIoComputer] = field(default_factory=dict, init=False)
     _offices: dict[str, set[SocketIoComputer]] = field(default_factory=dict, init=False)
@@ -103,7 +103,7 @@ class ComputerTable:
         owned = SocketIoComputer(session, office, name, self)
         self._owned[session.id, office] = owned
         self._offices.setdefault(office, set()).add(owned)
-        self._named.setdefault((office, name), []).append(owned)
+        self.by_name.setdefault((office, name), []).append(owned)
         try:
             owned.subscription = await self.bus.serve(
                 subject, owned.handle, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS
@@ -144,17 +144,13 @@ class ComputerTable:
         here.discard(owned)
         if not here:
             del self._offices[office]
-        named = self._named[office, owned.name]
+        named = self.by_name[office, owned.name]
         named.remove(owned)
         if not named:
-            del self._named[office, owned.name]
+            del self.by_name[office, owned.name]
         owned.close()
         if owned.subscription is not None:
             self.background.once("giving up a Computer's subject", owned.subscription.drain)
-
-    def serving(self, office: str, name: str) -> SocketIoComputer | None:
-        """The Computer of that name, if calls of this process may run here now."""
-        return next((each for each in self._named.get((office, name), ()) if each.takes_calls), None)
 
     def of(self, session_id: str, office: str) -> SocketIoComputer | None:
         return self._owned.get((session_id, office))

@@ -6,7 +6,6 @@ is not retried: it may have run, and the Agent's SDK repeats it by `req_id`.
 """
 
 import asyncio
-import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
@@ -51,7 +50,6 @@ from smcp_proto.schemas import AgentCallData
 from smcp_proto.schemas.tools import ON_BEHALF, REPEAT, TOLD_OF_PROGRESS, OnBehalf, ToolCallReq
 from smcp_proto.validation import malformed, refused
 
-_log = logging.getLogger("smcp_gateway.relay")
 _below: Final = partial(use_span, record_exception=False, set_status_on_exception=False)
 
 WAIT_S: Final = 4.5
@@ -276,7 +274,8 @@ class Relay:
 
     async def _ask(self, subject: str, headers: Headers, pending: PendingCall, call: Call, span: Span) -> Reply:
         """Ask the Computer's owner: in this process where that is its owner now, else over the bus."""
-        if (computer := self.computers.serving(pending.office, pending.computer)) is not None:
+        here = self.computers.by_name.get((pending.office, pending.computer), ())
+        if (computer := next((each for each in here if each.takes_calls), None)) is not None:
             self.requests["here"] += 1
             pending.watched()  # no connection to the owner can break
             try:
