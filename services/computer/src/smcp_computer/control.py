@@ -2,15 +2,6 @@
 
 Only this user can open the socket. `control_commands` is the other end. Agents never come here: what they may know is
 in the handlers.
-
-    GET  /status                  the Computer and its MCP servers
-    GET  /tools                   the tools as Agents see them
-    POST /call                    call one, as an Agent does: {tool, params, timeout}
-    GET  /history                 recent calls by MCP server
-    GET  /pins                    the file with the pinned tools, and the tools as they are now
-    GET  /inputs                  where the values of inputs come from
-    POST /servers/NAME/reload     read the configuration file again, which was changed for this server
-    POST /servers/NAME/restart    restart one
 """
 
 import asyncio
@@ -100,7 +91,7 @@ class Control:
         return [
             web.get("/status", self._status),
             web.get("/tools", self._tools),
-            web.post("/call", self._call),
+            web.post("/call", self._call),  # {tool_name, params, timeout}
             web.get("/history", self._history),
             web.get("/pins", self._pins),
             web.get("/inputs", self._inputs),

@@ -16,6 +16,7 @@ import signal
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from smcp_computer.config.lint import (
@@ -78,21 +79,17 @@ def variable_of(input_id: str) -> str:
     return _VARIABLE + re.sub(r"[^A-Z0-9]", "_", input_id.upper())
 
 
+@dataclass(eq=False)
 class InputResolver:
     """Programs run once, and the user is asked once, as long as the definition of the input stays the same."""
 
-    def __init__(
-        self,
-        inputs: Mapping[str, MCPServerInput],
-        environ: Mapping[str, str],
-        *,
-        store: SecretStore | None = None,
-        terminal: Terminal | None = None,
-    ) -> None:
-        self._inputs = inputs
-        self._environ = environ
-        self._store = store
-        self._terminal = terminal
+    _inputs: Mapping[str, MCPServerInput]
+    _environ: Mapping[str, str]
+    _: KW_ONLY
+    store: SecretStore | None = None
+    terminal: Terminal | None = None
+
+    def __post_init__(self) -> None:
         self.redactor = Redactor()
         """It knows the secrets of each server that was resolved."""
         self._kept: Mapping[str, str] = {}
@@ -106,7 +103,7 @@ class InputResolver:
 
     def read_store(self) -> None:
         """Raises SecretsError. It may wait for a keyring."""
-        self._kept = self._store.read() if self._store is not None else {}
+        self._kept = self.store.read() if self.store is not None else {}
 
     async def resolve(self, server: MCPServerConfig, passed: Iterable[str] = ()) -> MCPServerConfig:
         """`server` with its parameters' placeholders replaced. The errors name the server, and each field.
@@ -172,7 +169,7 @@ class InputResolver:
         definition = self._inputs[placeholder.name]
         key = definition.model_dump_json()
         async with self._finding[key]:  # other servers may want it at the same time
-            if (given := self._given(definition, default=self._terminal is None)) is not None:
+            if (given := self._given(definition, default=self.terminal is None)) is not None:
                 return given[1]
             if isinstance(definition, MCPServerCommandInput):
                 value = await self._printed(server, definition)
@@ -200,9 +197,9 @@ class InputResolver:
         definition = self._inputs.get(placeholder.name)
         if definition is None:
             return no_input(placeholder, self._inputs)
-        given = self._given(definition, default=self._terminal is None)
+        given = self._given(definition, default=self.terminal is None)
         if given is None:
-            can_be_found = isinstance(definition, MCPServerCommandInput) or self._terminal is not None
+            can_be_found = isinstance(definition, MCPServerCommandInput) or self.terminal is not None
             return None if can_be_found else _no_value(definition)
         source, value = given
         if isinstance(definition, MCPServerPickStringInput) and value not in definition.options:
@@ -214,12 +211,12 @@ class InputResolver:
         """What the user says; where nobody can be asked, the default."""
         is_option = not isinstance(definition, MCPServerPickStringInput) or definition.default in definition.options
         value = definition.default if is_option else None
-        if self._terminal is not None:
+        if self.terminal is not None:
             with contextlib.suppress(TerminalGone):
-                async with self._terminal.turn:
-                    value = await _said(self._terminal, server, definition, value)
-                    if value and self._store is not None:
-                        await self._kept_if_wanted(self._terminal, self._store, definition.id, value)
+                async with self.terminal.turn:
+                    value = await _said(self.terminal, server, definition, value)
+                    if value and self.store is not None:
+                        await self._kept_if_wanted(self.terminal, self.store, definition.id, value)
         if value is None:
             raise CannotRun(f"server {server!r}: {_no_value(definition)}")
         return value

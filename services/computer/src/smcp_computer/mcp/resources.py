@@ -8,6 +8,7 @@ is closed, so that no update is lost. A new stream may leave out resources of th
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -55,21 +56,22 @@ class Listed(NamedTuple):
     problems: tuple[str, ...]
 
 
+@dataclass(eq=False)
 class ListenStream:
     """Subscriptions of a server of MCP 2026. `run` must be running.
 
     `tools`, `resources`: whether the server tells when these lists change.
     """
 
-    def __init__(
-        self, requests: Requests, client: Client, notify: Callable[[ServerEvent], None], *, tools: bool, resources: bool
-    ) -> None:
-        self._requests = requests
-        self._server = requests.server
-        self._client = client
-        self._notify = notify
-        self._tools = tools
-        self._resources = resources
+    _requests: Requests
+    _client: Client
+    _notify: Callable[[ServerEvent], None]
+    _: KW_ONLY
+    tools: bool
+    resources: bool
+
+    def __post_init__(self) -> None:
+        self._server = self._requests.server
         self._wanted: set[str] = set()
         self._asked: dict[str, asyncio.Future[None]] = {}
         """Those of them that the server has not agreed to tell of yet."""
@@ -86,7 +88,7 @@ class ListenStream:
         """A stream broke: changes since then were not received."""
         self._closed: ServerError | None = None
         """Why there never will be a stream again."""
-        if tools or resources:
+        if self.tools or self.resources:
             self._needed.set()
 
     async def subscribe(self, uri: str) -> None:
@@ -126,7 +128,7 @@ class ListenStream:
         honored: frozenset[str] = frozenset()
         agreed = False
         why: ServerError = NotSubscribable(self._server, "does not tell when this resource changes")
-        if uris or self._tools or self._resources:
+        if uris or self.tools or self.resources:
             try:
                 honored = await tasks.start(self._stream, uris)
             except MCPError as error:
@@ -170,8 +172,8 @@ class ListenStream:
         with anyio.CancelScope() as scope:
             try:
                 async with self._client.listen(
-                    tools_list_changed=self._tools,
-                    resources_list_changed=self._resources,
+                    tools_list_changed=self.tools,
+                    resources_list_changed=self.resources,
                     resource_subscriptions=uris,
                 ) as events:
                     is_open, began = True, loop.time()
@@ -227,9 +229,9 @@ class ListenStream:
 
     def _catch_up(self) -> None:
         """Anything may have changed while there was no stream."""
-        if self._tools:
+        if self.tools:
             self._notify(ToolsChanged(self._server))
-        if self._resources:
+        if self.resources:
             self._notify(ResourcesChanged(self._server))
         for uri in sorted(self._wanted):
             self._notify(ResourceUpdated(self._server, uri))
