@@ -98,10 +98,7 @@ async def open_service(
     settings: ComputerSettings, config: ComputerConfig, credentials: Credentials | None, environ: Mapping[str, str]
 ) -> AsyncIterator[Computer]:
     """The Computer with its own connection, to NATS or to a gateway, and health port. Raises Failure.
-
-    Args:
-        environ: what the placeholders of the configuration are taken from.
-    """
+    `environ`: what the placeholders of the configuration are taken from."""
     readiness, stats = Readiness(), Stats()
     async with AsyncExitStack() as stack:
         metrics = Metrics()

@@ -70,11 +70,8 @@ class Asker(Protocol):
 def wanted(
     setting: Confirm, policy: ConfirmPolicy, *, auto_apply: bool | None, names: frozenset[str], destructive: bool
 ) -> tuple[Confirm, str]:
-    """What the configuration says about a tool, and which part of it says so. Pure.
-
-    Args:
-        names: the tool's original name, and its alias.
-    """
+    """What the configuration says about a tool, and which part of it says so. `names`: its original
+    name, and its alias. Pure."""
     if not names.isdisjoint(policy.deny):
         return Confirm.DENY, "confirm.deny"
     if auto_apply is False:
@@ -146,12 +143,7 @@ class Confirmation:
         self, target: Target, request: ToolCallReq, caller: Caller, *, approved: bool | None = None
     ) -> str | None:
         """None where the tool may run, else why it may not. Asks for approval, one request at a time, if it has to.
-
-        Args:
-            approved: the answer of the Agent, where it was asked.
-
-        Raises ApprovalNeeded: the Agent has to approve it.
-        """
+        `approved`: the answer of the Agent, where it was asked. Raises ApprovalNeeded: the Agent has to approve it."""
         meta, tool = target.configured, target.ref.tool
         confirm, why = wanted(
             self.setting,

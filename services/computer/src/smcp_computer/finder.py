@@ -242,11 +242,7 @@ class Finder:
     wait_s: float
 
     async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
-        """One page.
-
-        Raises:
-            Malformed: too many or too long keywords.
-        """
+        """One page. Raises Malformed: too many or too long keywords."""
         _check(request.keywords or ())
         budget = Budget(call, most=self.wait_s)
         hidden = self.access.hidden(call.caller)

@@ -33,10 +33,7 @@ class Membership:
     """`run` and `lease.run` must be running while it lasts; what the registry answers is not raised.
 
     With `settings.restart` the seat is kept at the end for the next process of this Computer, and not released.
-
-    Args:
-        ownership: confirmed while this Computer has its seat.
-        computer: its `in_office` is called whenever the seat is held (again), before any request.
+    `computer.in_office` is called whenever the seat is held (again), before any request.
     """
 
     def __init__(

@@ -54,15 +54,11 @@ def edit_file(
     """Change one server of a file. Returns warnings about the server that is added or enabled.
 
     Whoever reads the file meanwhile sees the old or the new one, never a mix. A new one can be read by its user alone,
-    as it may hold secrets.
+    as it may hold secrets. `server` is what is added, in any form that the file may have; `replace`: in place of one of
+    that name.
 
-    Args:
-        server: what is added, in any form that the file may have.
-        replace: add it in place of one of that name.
-
-    Raises ConfigError: the file cannot be read or written, is not valid, or is not valid any more with the change;
-    it holds comments. Raises Failure: there is no such server, or there is one already; the file is encrypted.
-    Nothing is written then."""
+    Raises, and writes nothing: ConfigError (the file cannot be read or written, is not valid before or after the
+    change, or holds comments); Failure (there is no such server, or there is one already; the file is encrypted)."""
     file = path.resolve()
     try:
         with locked(file.parent):

@@ -106,9 +106,8 @@ class InputResolver:
         self._kept = self.store.read() if self.store is not None else {}
 
     async def resolve(self, server: MCPServerConfig, passed: Iterable[str] = ()) -> MCPServerConfig:
-        """`server` with its parameters' placeholders replaced. The errors name the server, and each field.
-
-        `passed`: the environment variables that it gets beside its own.
+        """`server` with its parameters' placeholders replaced. The errors name the server, and each field. `passed`:
+        the environment variables that it gets beside its own.
 
         Raises:
             CannotRun: placeholders have no value in this environment, or one that makes the parameters invalid.

@@ -289,11 +289,8 @@ class GetResources:
     _access: Access
 
     async def __call__(self, request: UnknownClientReq, call: Call) -> RawJson:
-        """Raises:
-        NotAllowed: the server is not for this caller.
-        Malformed: a field is wrong, or the server does not know the cursor.
-        TimedOut, Unavailable: the server does not answer, or is not running.
-        """
+        """Raises NotAllowed: the server is not for this caller; Malformed: a field is wrong, or the server does not
+        know the cursor; TimedOut, Unavailable: the server does not answer, or is not running."""
         try:
             asked = _GetResourcesReq.model_validate(call.payload)
         except ValidationError as error:

@@ -118,13 +118,8 @@ class ToolCalls:
         """By server, those that ended, the newest last."""
 
     async def __call__(self, request: ToolCallReq, call: Call) -> RawJson:
-        """Run the tool, or join the call that runs it.
-
-        Raises:
-            NotAllowed: the caller may not call this tool.
-            Malformed, Unavailable: see `Owner.call`, and `OpenElicitations.take`.
-            TooLarge: the result is larger than the bus takes.
-        """
+        """Run the tool, or join the call that runs it. Raises NotAllowed: the caller may not call this tool; TooLarge:
+        the result is larger than the bus takes; and as `Owner.call` and `OpenElicitations.take`."""
         labels = {"smcp.req_id": request.req_id, "smcp.office": self.seat.office}
         record = CallRecord(request.tool_name, request.agent)
 

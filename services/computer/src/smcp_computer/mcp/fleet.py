@@ -85,12 +85,8 @@ def _made_from(config: ComputerConfig, name: str) -> object:
 
 
 class StartPlaces:
-    """Bounds how many programs start at the same time: if all did, the first would be ready as late as the last.
-
-    Args:
-        places: each start wants a core, and waits in between.
-        seconds: who keeps its place for longer waits for something else than a core: a download, or for ever.
-    """
+    """Bounds how many programs start at the same time: if all did, the first would be ready as late as the last. Each
+    wants a core; who keeps its place for more `seconds` waits for something else: a download, or for ever."""
 
     def __init__(self, places: int = 2 * (os.cpu_count() or 1), seconds: float = 3.0) -> None:
         self._free = asyncio.Semaphore(places)

@@ -37,12 +37,8 @@ async def open_transport(
     server: MCPServerConfig, host: HostSettings, watch: Watch, log: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
     """Connect to a server, or start it. A message has at most `max_message` bytes; over SSE the SDK's 1 MiB.
-
-    Raises:
-        CannotRun: this host cannot do what `host` demands.
-        ServerFailed: a program cannot be started, or a server behind SSE did not take a message.
-        httpx2.HTTPError, ExceptionGroup: an address cannot be reached.
-    """
+    Raises as `stdio_transport`; ServerFailed: a server behind SSE did not take a message; httpx2.HTTPError,
+    ExceptionGroup: an address cannot be reached."""
     if isinstance(server, MCPServerStdioConfig):
         transport = stdio_transport(server.server_parameters, host, watch, log, max_message=max_message)
     elif isinstance(server, MCPServerStreamableHttpConfig):

@@ -44,14 +44,8 @@ MAX_BYTES: Final = 32 * 1024
 
 
 class Listing(dict[str, Json]):
-    """Resources by URI, in the server's order, each as the server sent it. It is not changed.
-
-    Attributes:
-        windows: each with its first URI here.
-        documents: each with its first URI here, and as the list describes it.
-        hosts: of `window://` and `dpe://` URIs.
-        problems: for the log.
-    """
+    """Resources by URI, in the server's order, each as the server sent it. It is not changed. `windows` and `documents`
+    have the first URI of each; `hosts` are those of both; `problems` are for the log."""
 
     def __init__(self, server: str = "", items: Iterable[Json] = ()) -> None:
         super().__init__((item["uri"], item) for item in items)
@@ -273,11 +267,8 @@ def write_cursor(position: Position) -> str:
 
 
 def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
-    """Read a cursor of a list of that kind, of one server or (None) of all.
-
-    Raises:
-        Malformed: it is none that `write_cursor` gave for such a list; `details.field` is `payload.params.cursor`.
-    """
+    """Read a cursor of a list of that kind, of one server or (None) of all. Raises Malformed: it is none that
+    `write_cursor` gave for such a list; `details.field` is `payload.params.cursor`."""
     try:
         raw = cursor.encode("ascii")
         fields: Any = orjson.loads(base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True))

@@ -27,13 +27,9 @@ MOST_NAMED: Final = 20
 
 
 def checked_uri(uri: str) -> str:
-    """The URI to ask a server for, where none lists it just so.
-
-    A `dpe://` URI has to be one (finder.txt, 校验规则), and keeps its query; of a `window://` URI the query is dropped.
-
-    Raises:
-        Malformed: it is a `dpe://` or `window://` URI that is not valid. `details.reason` begins with the part or the
-            parameter that is wrong.
+    """The URI to ask a server for, where none lists it just so. A `dpe://` URI has to be one (finder.txt, 校验规则).
+    It keeps its query; of a `window://` URI the query is dropped. Raises Malformed: it is not valid; `details.reason`
+    begins with the part or the parameter that is wrong.
     """
     try:
         match scheme_of(uri):
@@ -113,12 +109,8 @@ class Directory:
             raise not_found(f"this Computer has no MCP server {server!r}{there}", field="serverId")
 
     def checked(self, uri: str, server: str | None) -> str:
-        """The URI to ask `server` (None: any) for. What a server is known to list counts whatever its form.
-
-        Raises:
-            NotFound: there is no such server here.
-            Malformed: see `checked_uri`.
-        """
+        """The URI to ask `server` (None: any) for. What a server is known to list counts whatever its form. Raises as
+        `check_known`, and Malformed (`checked_uri`)."""
         if server is not None:
             self.check_known(server)
         lists = map(self._index.known, [server] if server is not None else self._servers())
@@ -137,13 +129,8 @@ class Directory:
         self, kind: Kind, server: str | None, *, timeout: float, begin: str = ""
     ) -> tuple[dict[str, Sequence[Json]], list[str]]:
         """What servers list now, by name: one, or all that have resources. Of all, one that fails is left out.
-
-        Returns:
-            The lists; and the names of servers from `begin` on that are not running, failed or were silent.
-
-        Raises:
-            SmcpError, ServerError: that one server cannot be asked (see `check`), or does not list.
-        """
+        Beside them: the names of servers from `begin` on that are not running, failed or were silent. Raises as `check`
+        of that one server, and ServerError: it does not list."""
         asks = {"resources": self._resources, "templates": self._index.templates, "prompts": self._prompts}
         if server is not None:
             self.check(server, kind)
@@ -167,11 +154,7 @@ class Directory:
     async def candidates(self, uri: str, server: str | None, *, timeout: float) -> list[str]:
         """The servers that may serve `uri`, at least one: those that list it, or its document; where none does, those
         that list something of its host; else those with a template that begins like it. The one used last comes first,
-        then by name.
-
-        Raises:
-            NotFound: none does; `details.smcp_code` is `SMCP_RESOURCE_NOT_FOUND`.
-            SmcpError: `server` cannot be asked, see `check`.
+        then by name. Raises NotFound: none does (`details.smcp_code` is `SMCP_RESOURCE_NOT_FOUND`); and as `check`.
         """
         if server is not None:
             self.check(server)

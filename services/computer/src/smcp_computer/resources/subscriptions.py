@@ -62,11 +62,8 @@ class UpstreamSubscriptions:
         return frozenset(self._servers[server].subscribed) if server in self._servers else frozenset()
 
     async def hold(self, holder: Hashable, server: str, uri: str) -> None:
-        """Have the server send updates of a resource until `release`, or until the server goes.
-
-        Raises:
-            ServerError: it does not, or the holder released it meanwhile; nothing is held then.
-        """
+        """Have the server send updates of a resource until `release`, or until the server goes. Raises ServerError: it
+        does not, or the holder released it meanwhile; nothing is held then."""
         upstream = self._servers.setdefault(server, _Upstream(server))
         upstream.holders.setdefault(uri, set()).add(holder)
         is_granted = False
@@ -164,10 +161,7 @@ class AgentHolder(NamedTuple):
 @dataclass(eq=False)
 class AgentSubscriptions:
     """What Agents have subscribed to (computer.txt, resources chapter, 4.3). It ends when the Agent leaves.
-
-    Args:
-        dropped: called after subscriptions were dropped that nobody has ended, with the MCP server; None: of all.
-    """
+    `dropped`: called after subscriptions were dropped that nobody has ended, with the MCP server; None: of all."""
 
     _upstream: UpstreamSubscriptions
     _dropped: Callable[[str | None], None]
@@ -177,12 +171,8 @@ class AgentSubscriptions:
         return frozenset(agent for agent, _, _ in self._held())
 
     async def subscribe(self, agent: str | None, server: str, uri: str) -> None:
-        """Subscribe an Agent; once more says the same.
-
-        Raises:
-            ServerError: the server does not tell of it, or the Agent's subscriptions ended meanwhile.
-            RateLimited: the Agent has subscribed to `MAX_SUBSCRIPTIONS` others.
-        """
+        """Subscribe an Agent; once more says the same. Raises as `UpstreamSubscriptions.hold`, and RateLimited: the
+        Agent has subscribed to `MAX_SUBSCRIPTIONS` others."""
         mine = {(at, subscribed) for each, at, subscribed in self._held() if each == agent}
         if (server, uri) not in mine and len(mine) >= MAX_SUBSCRIPTIONS:
             raise too_many_subscriptions(MAX_SUBSCRIPTIONS)
