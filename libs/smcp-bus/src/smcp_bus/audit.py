@@ -1,12 +1,9 @@
 """The audit trail: one record for each join, leave, refusal, call, cancel, approval and change of keys.
 
-The process that decides calls `Trail.write`, before its answer goes out; that makes the line of the log, too, so that
-no event has two descriptions. A record is JSON. Each holds the SHA-256 of its writer's record before it (`prev`), so
-that one that was removed or changed shows (`audit_chain`). Records go to a sink (`audit_sinks`): JetStream's stream,
-a file, or a registry. Those that the sink has not taken are kept and sent again, with the same id, which the stream
-knows.
-
-Nobody is asked here, and nothing waits, but in the mode `required`: there `write` returns what to wait for.
+The process that decides calls `Trail.write`, before its answer goes out; that makes the line of the log, too. A record
+is JSON, and holds the SHA-256 of its writer's record before it (`prev`), so that one that was removed or changed shows.
+Records go to a sink (`audit_sinks`). Those that it has not taken are kept and sent again, with the same id. Nothing
+waits for that, but in the mode `required`: there `write` returns what to wait for.
 """
 
 import asyncio

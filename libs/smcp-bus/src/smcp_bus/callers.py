@@ -1,11 +1,9 @@
 """Who calls: the caller of a request, and what the holder of its key or token may ask of Computers.
 
-What a key or token allows is checked twice. A gateway checks names, and leaves what is not allowed out of answers. It
-tells the owner of a Computer who calls: in headers of the request on the bus, where nats-server lets gateways alone
-send requests to Computers. The gateway of a Computer on Socket.IO passes it on in the field `a2c_caller`, if that
-Computer asked for it with a key of its own (`caller_key` in `auth`): a field without that key was written by an Agent,
-and an older gateway passed it on. It also holds the gateway's span, if the request is traced. The owner checks the
-annotation of a tool. A Computer's own `allow` is not here.
+A gateway checks the names that a key or token allows, and leaves what is not allowed out of answers. It tells the owner
+of a Computer who calls, in headers on the bus: there gateways alone may send requests to Computers. A Computer on
+Socket.IO is told in the field `a2c_caller`, if it asked for it with a key of its own (`caller_key` in `auth`): a field
+without that key was written by an Agent. The owner checks the annotation of a tool. A Computer's `allow` is not here.
 """
 
 import asyncio

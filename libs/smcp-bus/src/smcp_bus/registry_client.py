@@ -1,9 +1,8 @@
 """The client of the registries, for gateways and native Computers, and the lease that it keeps for their process.
 
-A request without an answer (its registry was restarted, or is suspended) is asked again beside the first, and the first
-answer counts: NATS picks a registry at random each time. Nothing is withdrawn meanwhile: a slow one may be the only one
-to answer. Joins, leaves and renewals are idempotent by their claim, notifications by an id.
-Where the connection to NATS breaks, the `BusError` comes through.
+A request without an answer is asked again beside the first, and the first answer counts: NATS picks a registry at
+random each time, and one may be suspended. Joins, leaves and renewals are idempotent by their claim, notifications by
+an id. Where the connection to NATS breaks, the `BusError` comes through.
 """
 
 import asyncio

@@ -2,8 +2,7 @@
 
 A token comes with the first HTTP request (`Authorization: Bearer`; a wrong one is answered 401), or as `token` in the
 `auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed).
-`smcp_auth.authenticator` identifies its holder. `smcp_service.http_limits` limits the bytes and the TCP connections of
-clients that are not authenticated.
+`smcp_service.http_limits` limits the bytes and the TCP connections of clients that are not authenticated.
 """
 
 import asyncio

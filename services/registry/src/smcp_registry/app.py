@@ -159,18 +159,11 @@ def handled_once(handle: RequestHandler) -> RequestHandler:
         key = (incoming.subject, incoming.body, *map(incoming.headers.get, SAME))
         if key in running:
             return await asyncio.shield(running[key])
-        first = running[key] = asyncio.get_running_loop().create_future()
+        running[key] = first = asyncio.ensure_future(handle(incoming))
         try:
-            reply = await handle(incoming)
-            first.set_result(reply)
-        except Exception as error:
-            first.set_exception(error)
-            first.exception()  # without a copy nobody else asks for it, and asyncio would log that
-            raise
+            return await first  # cancelled with it: the registry stops
         finally:
             del running[key]
-            first.cancel()  # where nothing is set: the registry stops
-        return reply
 
     return once
 

@@ -167,13 +167,12 @@ class Pulling(Awaited[bytes]):
         self._asked_again = False
         """Since the last new chunk."""
         self._timer: asyncio.TimerHandle | None = None
-        self.started = False
         self.subject = ""
         """Where the chunks shall arrive."""
 
     def wait(self) -> None:
         """Until `start`: say now and then that we are here, so that the body is kept for us."""
-        if not self.future.done():
+        if not (self._began or self.future.done()):
             self._send(self._address, self.subject, chunk_head(PROBE), b"")
             self._timer = self._loop.call_later(_SIGN_S, self.wait)
 
@@ -182,7 +181,6 @@ class Pulling(Awaited[bytes]):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self.started = True
         self._began = self._progress = self._ticked = self._loop.time()
         while self._next < min(self._plan.count, 1 + WINDOW):
             self._want_next()

@@ -88,8 +88,7 @@ class Transfers:
         timer = self._loop.call_at(deadline, pulling.expire)
         grant = self.budget.ask(plan.total, pulling.start, office)
         try:
-            if not pulling.started:
-                pulling.wait()
+            pulling.wait()
             result = await pulling.future
         finally:
             pulling.stop()
