@@ -14,19 +14,10 @@ from smcp_agent.subscriptions import Subscription, Subscriptions
 from smcp_proto.schemas import (
     DEFAULT_LIMIT,
     DEFAULT_OFFSET,
-    CompleteReq,
     CompleteResult,
     GetFinderReq,
     GetFinderRet,
-    GetPromptReq,
     GetPromptResult,
-    ListPromptsReq,
-    ListResourcesReq,
-    ListResourceTemplatesReq,
-    ReadResourceReq,
-    RequestEnvelope,
-    SubscribeResourceReq,
-    UnsubscribeResourceReq,
 )
 from smcp_proto.schemas import Prompt as WirePrompt
 from smcp_proto.schemas import Resource as WireResource
@@ -38,6 +29,13 @@ logger = logging.getLogger(__name__)
 SKIPPED: Final = ("a2c_skipped", "a2c_skipped_servers")
 """In the `meta` of a page: the Computers that are missing from a list over the office, and the MCP servers from a
 Computer's."""
+
+
+_LISTS: Final[Mapping[str, tuple[str, type[BaseModel]]]] = {
+    "resources": ("client:resources/list", WireResource),
+    "resourceTemplates": ("client:resources/templates/list", WireTemplate),
+    "prompts": ("client:prompts/list", WirePrompt),
+}
 
 
 class FinderFilter(TypedDict, total=False):
@@ -116,9 +114,7 @@ class ResourceMethods:
 
     async def read_contents(self, computer: str, uri: str, *, server: str | None = None) -> ResourceContents:
         """All contents of a resource, as they came. Arguments and errors are those of `read_resource`."""
-        answered = await self._rpc.ask_mcp(
-            "client:resources/read", ReadResourceReq, {"uri": uri}, computer=computer, server=server
-        )
+        answered = await self._rpc.ask_mcp("client:resources/read", {"uri": uri}, computer=computer, server=server)
         return resource_contents(uri, answered.result, f"the content of {uri} that {answered.sender} sent")
 
     async def list_resources(
@@ -132,7 +128,7 @@ class ResourceMethods:
             server: only those of this MCP server.
             cursor: the `nextCursor` of the page before.
         """
-        return await _list_page(self._rpc, ListResourcesReq, "resources", WireResource, computer, server, cursor)
+        return await self._list_page("resources", computer, server, cursor)
 
     def iter_resources(self, computer: str | None = None, *, server: str | None = None) -> AsyncIterator[JsonObject]:
         """All resources, one page after the other, for `async for`. As `list_resources`."""
@@ -151,9 +147,7 @@ class ResourceMethods:
         self, computer: str | None = None, *, server: str | None = None, cursor: str | None = None
     ) -> JsonObject:
         """One page of `resourceTemplates`, asked for now. Arguments, other fields and errors: as `list_resources`."""
-        return await _list_page(
-            self._rpc, ListResourceTemplatesReq, "resourceTemplates", WireTemplate, computer, server, cursor
-        )
+        return await self._list_page("resourceTemplates", computer, server, cursor)
 
     def iter_resource_templates(
         self, computer: str | None = None, *, server: str | None = None
@@ -202,11 +196,26 @@ class ResourceMethods:
         return self._subscriptions.all()
 
     async def _send_subscription(self, verb: Literal["subscribe", "unsubscribe"], wanted: Subscription) -> None:
-        model = SubscribeResourceReq if verb == "subscribe" else UnsubscribeResourceReq
-        params = {"uri": wanted.uri}
-        await self._rpc.ask_mcp(
-            f"client:resources/{verb}", model, params, computer=wanted.computer, server=wanted.server
-        )
+        params, event = {"uri": wanted.uri}, f"client:resources/{verb}"
+        await self._rpc.ask_mcp(event, params, computer=wanted.computer, server=wanted.server)
+
+    async def _list_page(self, key: str, computer: str | None, server: str | None, cursor: str | None) -> JsonObject:
+        """A page with those of its items that are what they should be; a server that lists others costs only them."""
+        event, item = _LISTS[key]
+        params = {} if cursor is None else {"cursor": cursor}
+        answered = await self._rpc.ask_mcp(event, params, computer=computer, server=server)
+        listed, following = answered.result.get(key), answered.result.get("nextCursor")
+        wrong = f"{key}: is no list" if not isinstance(listed, list) else ""
+        if following is not None and not isinstance(following, str):
+            wrong = wrong or "nextCursor: is no text"
+        if wrong or not isinstance(listed, list):
+            what = f"the list of {'templates' if key == 'resourceTemplates' else key} that {answered.sender} sent"
+            raise BadReply(f"{what} is malformed: {wrong}", details={"field": wrong.partition(":")[0]})
+        items = [each for each in listed if _is(item, each)]
+        if len(items) < len(listed):
+            logger.warning("%d of %d %s are malformed, and left out", len(listed) - len(items), len(listed), key)
+        page = {name: value for name, value in answered.result.items() if name != "nextCursor" or value is not None}
+        return {**page, key: items, **({} if answered.computer is None else {"computer": answered.computer})}
 
     async def _all_pages(self, computer: str | None, server: str | None) -> list[JsonObject]:
         return [page async for page in _pages(self.list_resources, computer, server)]
@@ -220,7 +229,7 @@ class ResourceMethods:
 
         Raises SmcpError: as `read_resource`.
         """
-        return await _list_page(self._rpc, ListPromptsReq, "prompts", WirePrompt, computer, server, cursor)
+        return await self._list_page("prompts", computer, server, cursor)
 
     def iter_prompts(self, computer: str, *, server: str | None = None) -> AsyncIterator[JsonObject]:
         """All prompts, one page after the other, for `async for`. As `list_prompts`."""
@@ -242,7 +251,7 @@ class ResourceMethods:
         params: JsonObject = {"name": name}
         if given := mapping_of("arguments", arguments):
             params["arguments"] = given
-        answered = await self._rpc.ask_mcp("client:prompts/get", GetPromptReq, params, computer=computer, server=server)
+        answered = await self._rpc.ask_mcp("client:prompts/get", params, computer=computer, server=server)
         reply_of(GetPromptResult, answered.result, f"the prompt {name!r} that {answered.sender} sent")
         return answered.result
 
@@ -272,9 +281,7 @@ class ResourceMethods:
         params: JsonObject = {"ref": reference, "argument": {"name": argument, "value": value}}
         if others := mapping_of("chosen", chosen):
             params["context"] = {"arguments": others}
-        answered = await self._rpc.ask_mcp(
-            "client:completion/complete", CompleteReq, params, computer=computer, server=server
-        )
+        answered = await self._rpc.ask_mcp("client:completion/complete", params, computer=computer, server=server)
         reply_of(CompleteResult, answered.result, f"the completion of {argument!r} that {answered.sender} sent")
         completion: JsonObject = answered.result["completion"]
         return completion
@@ -283,39 +290,6 @@ class ResourceMethods:
 def _is_partial(page: JsonObject) -> bool:
     meta = page.get("meta")
     return isinstance(meta, dict) and any(meta.get(key) for key in SKIPPED)
-
-
-_LISTS: Final = {
-    "resources": "client:resources/list",
-    "resourceTemplates": "client:resources/templates/list",
-    "prompts": "client:prompts/list",
-}
-
-
-async def _list_page(
-    rpc: RpcClient,
-    model: type[RequestEnvelope],
-    key: str,
-    item: type[BaseModel],
-    computer: str | None,
-    server: str | None,
-    cursor: str | None,
-) -> JsonObject:
-    """A page with those of its items that are what they should be; a server that lists others costs only them."""
-    params = {} if cursor is None else {"cursor": cursor}
-    answered = await rpc.ask_mcp(_LISTS[key], model, params, computer=computer, server=server)
-    listed, following = answered.result.get(key), answered.result.get("nextCursor")
-    wrong = f"{key}: is no list" if not isinstance(listed, list) else ""
-    if following is not None and not isinstance(following, str):
-        wrong = wrong or "nextCursor: is no text"
-    if wrong or not isinstance(listed, list):
-        what = f"the list of {'templates' if key == 'resourceTemplates' else key} that {answered.sender} sent"
-        raise BadReply(f"{what} is malformed: {wrong}", details={"field": wrong.partition(":")[0]})
-    items = [each for each in listed if _is(item, each)]
-    if len(items) < len(listed):
-        logger.warning("%d of %d %s are malformed, and left out", len(listed) - len(items), len(listed), key)
-    page = {name: value for name, value in answered.result.items() if name != "nextCursor" or value is not None}
-    return {**page, key: items, **({} if answered.computer is None else {"computer": answered.computer})}
 
 
 async def _items(

@@ -32,7 +32,7 @@ from smcp_agent.errors import (
     flat_error,
 )
 from smcp_proto.backoff import Backoff
-from smcp_proto.catalog import TRACE_ID_KEY, trace_id
+from smcp_proto.catalog import CATALOG, TRACE_ID_KEY, trace_id
 from smcp_proto.errors import GONE
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
 from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT
@@ -203,7 +203,6 @@ class RpcClient:
     async def ask_mcp(
         self,
         event: str,
-        model: type[RequestEnvelope],
         params: Mapping[str, Any],
         *,
         computer: str | None,
@@ -216,6 +215,7 @@ class RpcClient:
         payload = {"jsonrpc": "2.0", "id": 1, "method": event.removeprefix("client:"), "params": dict(params)}
         named = {"computerId": computer, "serverId": server}
         fields = {name: value for name, value in named.items() if value is not None}
+        model: type[Any] = CATALOG[event].request
         request = checked(model, roomId=self._office, agent=self._agent, req_id=uuid4().hex, payload=payload, **fields)
         reply = await self.ask(event, request, ResourceRet, "payload", computer)
         error, result = reply.payload.error, reply.payload.result

@@ -6,6 +6,7 @@ To MCP clients this is an OAuth 2.1 resource server: they send API keys, or JWTs
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -105,22 +106,21 @@ class Authorization:
 
     def subject(self, request: Request) -> str:
         """The subject of an allowed request's token, or without authentication its address."""
-        user = request.scope.get("user")
-        return user.principal.identity if isinstance(user, _User) else self._source(request)
+        principal = _principal_of(request)
+        return self._source(request) if principal is None else principal.identity
 
     def holder(self, request: Request, office: str) -> RequestHolder:
-        user = request.scope.get("user")
-        if not isinstance(user, _User):
-            return RequestHolder((office, None, None))
-        return RequestHolder((office, user.principal.identity, user.principal.grants.quota))
+        principal = _principal_of(request)
+        return RequestHolder(
+            (office, None, None) if principal is None else (office, principal.identity, principal.grants.quota)
+        )
 
     async def while_valid(self, request: Request, answer: Awaitable[str], *, streams: bool) -> str | None:
         """The outcome of an answer; None: it was cancelled, as the request's token was revoked, or expired where the
         answer `streams` notifications. A call was allowed when it began, and has a time-out of its own."""
         scope = anyio.CancelScope()
-        user = request.scope.get("user")
-        if isinstance(user, _User):
-            self._open[scope] = user.principal, streams
+        if (principal := _principal_of(request)) is not None:
+            self._open[scope] = principal, streams
         try:
             with scope:
                 return await answer
@@ -130,7 +130,7 @@ class Authorization:
 
     def may(self, context: Context, tool: NamedTool) -> bool:
         """Whether the caller of this MCP request may see and call the tool."""
-        return self._allowed(_user_of(context), tool)
+        return self._allowed(_principal_of(context.request), tool)
 
     def sender_may(self, tool: NamedTool) -> bool:
         """As `may`, for the sender of the HTTP request that this task answers: there may be no context yet."""
@@ -146,39 +146,35 @@ class Authorization:
 
     def may_ask(self, context: Context, computer: str) -> bool:
         """Whether the caller may have resources and prompts of that Computer."""
-        rights = self._rights(_user_of(context))
+        rights = self._rights(_principal_of(context.request))
         return rights is None or rights.may_ask(computer)
 
-    def call_for_users(self, server: Server[Any]) -> None:
-        """Tell the gateway for which user the server calls a tool; that user alone may read on in its result."""
-        for method in ("tools/call", "resources/read"):
-            entry = server.get_request_handler(method)
-            if entry is not None and self._authenticator is not None:
-                server.add_request_handler(method, entry.params_type, _for_user(entry.handler))
+    def guard(self, server: Server[Any], quotas: Quotas, office: str) -> None:
+        """Have the server count reads as gateways do, and tell the gateway for which user it calls a tool: that user
+        alone may read on in its result."""
+        for method in ("tools/call", *READS):
+            if (entry := server.get_request_handler(method)) is not None:
+                handle = self._guarded(entry.handler, quotas, office, is_read=method in READS)
+                server.add_request_handler(method, entry.params_type, handle)
 
-    def meter(self, server: Server[Any], quotas: Quotas, office: str) -> None:
-        """Put the quota of reads before the requests that make MCP servers work, as at gateways."""
-        for method in READS:
-            entry = server.get_request_handler(method)
-            if entry is not None:
-                server.add_request_handler(method, entry.params_type, self._metered(entry.handler, quotas, office))
-
-    def _metered(self, handler: Any, quotas: Quotas, office: str) -> Any:
-        async def read(context: Context, params: Any) -> Any:
-            if context.request is not None:
+    def _guarded(self, handler: Any, quotas: Quotas, office: str, *, is_read: bool) -> Any:
+        async def handle(context: Context, params: Any) -> Any:
+            if is_read and context.request is not None:
                 try:
                     quotas.read(self.holder(context.request, office))
                 except RateLimited as error:
                     raise MCPError(INTERNAL_ERROR, f"error 429: {error.message}", error.details) from None
-            return await handler(context, params)
+            principal = _principal_of(context.request)
+            with nullcontext() if principal is None else on_behalf_of(_on_behalf(principal)):
+                return await handler(context, params)
 
-        return read
+        return handle
 
     def watch_counter(self, quotas: Quotas, office: str) -> Callable[[Context], Callable[[int], None]]:
         """All clients of one key or token are counted together; without authentication, each connection by itself."""
 
         def counter(context: Context) -> Callable[[int], None]:
-            principal = _user_of(context)
+            principal = _principal_of(context.request)
             identity = f"connection {uuid4()}" if principal is None else principal.identity
             own = None if principal is None else principal.grants.quota
             most = DEFAULT_MAX_WATCHES if own is None or own.subscriptions is None else own.subscriptions
@@ -243,20 +239,9 @@ class Authorization:
         return JSONResponse({"jsonrpc": "2.0", "id": None, "error": body}, status_code=int(error.code), headers=headers)
 
 
-def _user_of(context: Context) -> Principal | None:
-    user = None if context.request is None else context.request.scope.get("user")
+def _principal_of(request: Request | None) -> Principal | None:
+    user = None if request is None else request.scope.get("user")
     return user.principal if isinstance(user, _User) else None
-
-
-def _for_user(handler: Any) -> Any:
-    async def handle(context: Context, params: Any) -> Any:
-        principal = _user_of(context)
-        if principal is None:  # `may` refuses
-            return await handler(context, params)
-        with on_behalf_of(_on_behalf(principal)):
-            return await handler(context, params)
-
-    return handle
 
 
 def _on_behalf(principal: Principal) -> OnBehalf:

@@ -208,8 +208,7 @@ class Offices:
             watch_counter=self._access.watch_counter(self._quotas, agent.office),
             name="smcp-mcp",
         )
-        self._access.call_for_users(office.server)
-        self._access.meter(office.server, self._quotas, agent.office)
+        self._access.guard(office.server, self._quotas, agent.office)
         manager = StreamableHTTPSessionManager(
             office.server,
             session_idle_timeout=settings.mcp_idle_s,
