@@ -157,7 +157,18 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
 
     async def why_no_tools(self, computer: str) -> str:
         """Why a Computer lists no tools, for people; empty where it lists some. Raises SmcpError: as `get_status`."""
-        return _why_no_tools(await self.get_status(computer))
+        status = await self.get_status(computer)
+        if any(each.tools for each in status.servers):
+            return ""
+        sentences = [
+            f"{each.name} is {each.state}{f': {each.reason}' if each.reason else ''}"
+            if each.state != "ready"
+            else f"{each.name} is ready, and lists none"
+            for each in status.servers
+        ] or ["it has no MCP servers"]
+        if status.config_problem:
+            sentences.append(f"its configuration file is not in use: {status.config_problem}")
+        return "; ".join(sentences)
 
     # The room
 
@@ -268,18 +279,3 @@ class _Background:
         self._on_end()
         for task in self._tasks:
             task.cancel()
-
-
-def _why_no_tools(status: GetStatusRet) -> str:
-    """One sentence for each MCP server; empty where tools are listed."""
-    if any(each.tools for each in status.servers):
-        return ""
-    sentences = [
-        f"{each.name} is {each.state}{f': {each.reason}' if each.reason else ''}"
-        if each.state != "ready"
-        else f"{each.name} is ready, and lists none"
-        for each in status.servers
-    ] or ["it has no MCP servers"]
-    if status.config_problem:
-        sentences.append(f"its configuration file is not in use: {status.config_problem}")
-    return "; ".join(sentences)

@@ -67,16 +67,15 @@ def prompt_text(desktops: Mapping[str, Mapping[str, Any]]) -> str:
     """
     opened = {computer: windows(desktop) for computer, desktop in desktops.items()}
     code = hmac.digest(_PROCESS_KEY, repr(opened).encode("utf-8", "surrogatepass"), "sha256").hex()[:8]
-    blocks = []
+    lines = []
     for computer, its_windows in opened.items():
-        shown = [
-            f'<window-{code} uri="{_attribute(window.uri)}"{_age(window)}>\n{_inside(window.text)}\n</window-{code}>'
-            for window in its_windows
-        ]
-        if shown:
-            head, tail = f'<desktop-{code} computer="{_attribute(computer)}">', f"</desktop-{code}>"
-            blocks.append("\n".join([head, *shown, tail]))
-    return "\n".join(blocks)
+        lines += [f'<desktop-{code} computer="{_attribute(computer)}">'] if its_windows else []
+        for window in its_windows:
+            age = f' read="{window.age:.0f} s ago"' if window.age else ""
+            lines.append(f'<window-{code} uri="{_attribute(window.uri)}"{age}>')
+            lines += [_TAG.sub(r"\1\\", window.text), f"</window-{code}>"]
+        lines += [f"</desktop-{code}>"] if its_windows else []
+    return "\n".join(lines)
 
 
 class DesktopMethods:
@@ -133,13 +132,5 @@ class DesktopMethods:
             return None
 
 
-def _age(window: Window) -> str:
-    return f' read="{window.age:.0f} s ago"' if window.age else ""
-
-
 def _attribute(text: str) -> str:
     return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\n", " ")
-
-
-def _inside(text: str) -> str:
-    return _TAG.sub(r"\1\\", text)

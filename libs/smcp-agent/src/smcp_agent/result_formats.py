@@ -1,7 +1,6 @@
 """Results of tools as a model gets them: text, and the contents of OpenAI's and Anthropic's APIs.
 
-Of a result that is too long, a model gets a preview: the beginning, and a link under which the rest can be read. The
-whole texts stay in this process up to a bound, which users share.
+Of a result that is too long, a model gets the beginning, and a link under which the rest can be read for a while.
 """
 
 import json

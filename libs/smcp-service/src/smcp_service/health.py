@@ -64,10 +64,8 @@ Stats = dict[str, Callable[[], Mapping[str, int]]]
 def health_routes(
     readiness: Readiness, stats: Stats | None = None, metrics: Metrics | None = None
 ) -> list[web.RouteDef]:
-    """`GET /livez` (always 200) and `GET /readyz` (200 or 503), both with a small JSON object.
-
-    With `stats` also `GET /statz`: `{SOURCE: {WHAT: COUNT}}`. With `metrics` also `GET /metrics`.
-    """
+    """`GET /livez` (always 200) and `GET /readyz` (200 or 503); with `stats` also `GET /statz`, with `metrics` also
+    `GET /metrics`."""
 
     async def livez(request: web.Request) -> web.Response:
         return _json(200, {"status": "ok"})

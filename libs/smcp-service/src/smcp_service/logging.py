@@ -1,9 +1,8 @@
 """Logs: one line of JSON per event, or something for people when a terminal is attached.
 
-Our own code logs with structlog (`get_logger`), libraries with the standard library; both come out alike, on standard
-error, with `timestamp` (UTC, ISO 8601), `level`, `service`, `logger`, and inside a call its `req_id`, `trace_id` and
-`office` (`bind_call`). Arguments and results of tools are never logged, so libraries that log payloads are kept quiet,
-and tracebacks show no local variables.
+structlog's (`get_logger`) and the standard library's come out alike, on standard error, with `timestamp` (ISO 8601),
+`level`, `service`, `logger`, and inside a call its `req_id`, `trace_id` and `office` (`bind_call`). Arguments and
+results of tools are never logged: libraries that log payloads are kept quiet, and tracebacks show no variables.
 """
 
 import json
@@ -207,16 +206,12 @@ def _console_renderers(stream: TextIO) -> list[Processor]:
 
     def render(logger: WrappedLogger, method: str, event: EventDict) -> str:
         for key, value in event.items():
-            event[key] = _printable(value)
+            # texts of others must not do anything at the terminal: `smcp-computer` asks its user there
+            event[key] = _OBEYED.sub("\ufffd", value) if isinstance(value, str) else value
         name: str | None = event.get(WRITTEN_BY)
         return str(console(logger, method, event)) if name is None else f"{name} │ {event['event']}"
 
     return [structlog.processors.format_exc_info, render]
-
-
-def _printable(value: Any) -> Any:
-    """Texts of others must not do anything at the terminal: `smcp-computer` asks its user there."""
-    return _OBEYED.sub("\ufffd", value) if isinstance(value, str) else value
 
 
 _OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")

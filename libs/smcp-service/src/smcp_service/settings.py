@@ -198,11 +198,8 @@ def doubtful_variables(
     *,
     options: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """A sentence for each variable that is nearly called like a setting of those: a typing error.
-
-    `options` are those that another command reads, by variable, with what is to be used here in its place (an option).
-    A setting of the classes may be among them.
-    """
+    """A sentence for each variable that is nearly called like a setting of those: a typing error; and for each of
+    `options`, variables that another command reads, with what is to be used here in their place."""
     known = frozenset[str]().union(*map(variables, settings_classes))
     sentences = []
     for variable in sorted(os.environ if environ is None else environ):

@@ -26,7 +26,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from smcp_agent.connecting.addresses import Addresses, delay
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.errors import Malformed, NotAllowed, NotAuthenticated, RateLimited, SmcpError, TooLarge
-from smcp_agent.mcp.resources import as_sent
 from smcp_auth.client_addresses import counted_as
 from smcp_auth.quotas import Quotas
 from smcp_bus.callers import DELEGATES
@@ -103,12 +102,18 @@ class McpEndpoint(BaseRoute):
         try:
             office = office_of(request.scope)
             client_options(request)
-        except Malformed as error:
-            return await exchange.refuse(
-                400, error.message, code=INVALID_REQUEST, data={"field": error.details["field"]}
-            )
-        with bind_call(office=office):
-            return await self._answer_for(exchange, office)
+            with bind_call(office=office):
+                return await self._answer_for(exchange, office)
+        except (Malformed, TooLarge, RateLimited) as error:
+            data = {name: value for name, value in error.details.items() if name != "reason"}  # that is in the message
+            return await exchange.refuse(int(error.code), error.message, code=INVALID_REQUEST, data=data)
+        except MCPError as error:
+            said = error.error
+            await exchange.refuse(ERROR_CODE_HTTP_STATUS[said.code], said.message, code=said.code, data=said.data)
+        except (SeatTaken, SmcpError) as error:
+            status = 409 if isinstance(error, SeatTaken) else 403 if isinstance(error, NotAllowed) else 503
+            await exchange.refuse(status, str(error))
+        return "failed"
 
     async def _answer_for(self, exchange: BufferedRequest, office: str) -> str:
         request = exchange.request
@@ -123,11 +128,8 @@ class McpEndpoint(BaseRoute):
             return await exchange.refuse(
                 415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST
             )
-        try:
-            with self._count_request(exchange, holder) as count_as_stream:
-                return await self._answer_counted(exchange, office, count_as_stream)
-        except RateLimited as error:
-            return await exchange.refuse(429, error.message, code=INVALID_REQUEST, data=error.details)
+        with self._count_request(exchange, holder) as count_as_stream:
+            return await self._answer_counted(exchange, office, count_as_stream)
 
     @contextmanager
     def _count_request(self, exchange: BufferedRequest, holder: RequestHolder) -> Iterator[Callable[[], None]]:
@@ -151,34 +153,14 @@ class McpEndpoint(BaseRoute):
         with self._bodies.of(self._access.subject(exchange.request)) as hold:
             try:
                 await exchange.read(settings.max_request, settings.max_values, hold)
-            except (Malformed, TooLarge) as error:
-                return await exchange.refuse(int(error.code), error.message, code=INVALID_REQUEST, data=error.details)
             except TimeoutError:
                 return await exchange.refuse(408, f"the body did not come within {BODY_S:g} s", code=INVALID_REQUEST)
             if exchange.streams:
                 count_as_stream()
-            served = self._served_or_failed(exchange, office)
+            served = self._served(exchange, office)
             if (outcome := await self._access.while_valid(exchange.request, served, streams=exchange.streams)) is None:
                 await exchange.break_off("the token was revoked, or has expired")
             return outcome or "failed"
-
-    async def _served_or_failed(self, exchange: BufferedRequest, office: str) -> str:
-        try:
-            return await self._served(exchange, office)
-        except SeatTaken as taken:
-            await exchange.refuse(409, str(taken))
-        except MCPError as error:
-            said = error.error
-            await exchange.refuse(ERROR_CODE_HTTP_STATUS[said.code], said.message, code=said.code, data=said.data)
-        except Malformed as error:
-            await exchange.refuse(400, as_sent(error).message, code=INVALID_REQUEST)
-        except NotAllowed as error:
-            await exchange.refuse(403, error.message)
-        except RateLimited:
-            raise
-        except SmcpError as error:
-            await exchange.refuse(503, error.message)
-        return "failed"
 
     async def _served(self, exchange: BufferedRequest, office: str) -> str:
         """Answer the request here or at a peer, whichever holds the seat. Joins the office if nobody does. Raises

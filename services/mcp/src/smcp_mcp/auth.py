@@ -1,7 +1,7 @@
 """Who may use an office, and which of its Computers and tools. Without configured authentication: everybody.
 
 To MCP clients this is an OAuth 2.1 resource server: they send API keys, or JWTs of the issuer, as to a gateway
-(`smcp_auth`). The metadata by which they find the issuer are of RFC 9728. Above is `app`, which asks for each request.
+(`smcp_auth`). The metadata by which they find the issuer are of RFC 9728.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """Run as `python die_with_parent.py PARENT_PID PROGRAM ARGS...`: become PROGRAM, which ends when its parent does.
 
-A `kill -9` of the parent runs no clean-up, so the kernel has to be asked before the program starts. Linux only;
-elsewhere the program runs unbound. It imports the standard library alone, so it starts in a few milliseconds.
+A `kill -9` of the parent runs no clean-up, so the kernel has to be asked before the program starts (Linux only).
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Reads traces from a store over HTTP, by the query API that Jaeger's own page uses (`/api/traces`).
 
-Every version of Jaeger has it, and so have other stores that Grafana's Jaeger data source can read. Answers of another
-shape are a `StoreError`. Names and values come as they were recorded: whoever prints them makes them printable.
+Every version of Jaeger has it, and so have other stores that Grafana's Jaeger data source can read. Names and values
+come as they were recorded: whoever prints them makes them printable.
 """
 
 import json

@@ -1,6 +1,6 @@
 """nats-server's configuration with permissions and credentials, from the `NatsModel`: `render` makes it, and is pure.
 
-`write`, for `smcp nats-config`, keeps the secrets that are there:
+`write` keeps the secrets that are there:
 
     OUT/nats-server.conf          0600
     OUT/creds/<credential>.json   0600, the name encoded as in subjects; for SMCP_NATS_CREDS

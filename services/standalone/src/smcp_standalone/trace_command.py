@@ -1,8 +1,7 @@
 """`smcp trace`: the trace of a call from a store with Jaeger's query API, as a tree.
 
-The store is asked by trace id (a `req_id` of 32 hex digits is one), then by the tag `smcp.req_id`; `jaeger_client`
-knows its API. People wait for the command, so this module imports little (`__main__` runs it without the others, and
-without typer).
+The store is asked by trace id (a `req_id` of 32 hex digits is one), then by the tag `smcp.req_id`. People wait for the
+command, so this module imports little (`__main__` runs it without the others, and without typer).
 """
 
 import argparse

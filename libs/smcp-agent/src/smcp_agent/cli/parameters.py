@@ -1,6 +1,5 @@
 """Parses a tool's parameters at the command line, for `smcp-agent call` and `smcp-computer call`.
 
-They are given as KEY=VALUE, which is converted by the tool's schema, or as JSON objects in files or on standard input.
 A mistake ends the command with exit code 2 and a message that names the parameter. The Computer validates all of them.
 """
 
@@ -42,9 +41,8 @@ def json_types(schema: Any, definitions: Any) -> set[str]:
     """The JSON types that a schema allows; empty if the schema names none."""
     match schema:
         case {"$ref": str(ref)} if isinstance(definitions, dict):
-            return json_types(
-                definitions.get(ref.removeprefix("#/$defs/")), None
-            )  # resolves one reference only: there may be a cycle
+            # resolves one reference only: there may be a cycle
+            return json_types(definitions.get(ref.removeprefix("#/$defs/")), None)
         case {"type": str(kind)}:
             return {kind}
         case {"type": list(members)} | {"anyOf": list(members)} | {"oneOf": list(members)}:

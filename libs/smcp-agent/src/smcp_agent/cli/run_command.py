@@ -157,10 +157,8 @@ async def follow(options: Options, seconds: float | None) -> bool:
 def run(
     chosen: Options, work: Coroutine[Any, Any, bool], *, ids: Mapping[str, str] | None = None, endless: bool = False
 ) -> None:
-    """Run a command to its exit code; SDK errors are printed in one line.
-
-    ctrl-C and SIGTERM cancel it: a call is cancelled, and the office left. For an `endless` command that is no failure.
-    """
+    """Run a command to its exit code. ctrl-C and SIGTERM cancel it: a call is cancelled, and the office left. For an
+    `endless` command that is no failure."""
     signals = [signal.SIGINT]
 
     def terminate(number: int, frame: FrameType | None) -> None:

@@ -1,9 +1,8 @@
 """The HTTP session of a connection, beneath python-socketio; its JSON; and why it could not be opened.
 
-The session notes what python-engineio does not keep: the promises of the open packet, the socket, and when bytes came.
-It uses only documented names of aiohttp, so that its version needs no narrow bound. The JSON is set on the packet class
-of one client, which leaves other clients in the process alone. Unlike the default, it refuses NaN and lone surrogates
-(the server could not read such a packet), and packets that are too large.
+The session notes what python-engineio does not keep: the promises of the open packet, the socket, and when bytes came;
+it uses only documented names of aiohttp. The JSON is set on the packet class of one client. Unlike the default, it
+refuses NaN and lone surrogates (the server could not read such a packet), and packets that are too large.
 """
 
 import asyncio

@@ -78,8 +78,6 @@ class OfficeServer:
 
     server: Server[Any]
     """Serves the clients while `following` lasts; any transport of the MCP SDK can run it."""
-    closed: asyncio.Event
-    """Set when the Agent was closed: nothing works from then on."""
 
     def __init__(
         self,
@@ -100,7 +98,6 @@ class OfficeServer:
         self._max_chars = max_chars
         self._when_gone = when_gone
         self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListOptions(), sender_may)
-        self.closed = asyncio.Event()
         self._tools: dict[str, Tools] = {}
         self._kept: dict[tuple[str, str], str] = {}
         """The name of each tool, by Computer and own name, also of those that are gone: it stays theirs."""
@@ -120,34 +117,28 @@ class OfficeServer:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Learn the tools, and follow what happens in the office as long as the block lasts."""
+        """Learn the tools, and follow what happens in the office as long as the block lasts. Cancels the block when the
+        Agent was closed: nothing works from then on."""
         changes = self._agent.events()
         await self._learn()
         async with anyio.create_task_group() as group:
-            group.start_soon(self._follow, changes)
+            group.start_soon(self._follow, changes, group.cancel_scope)
             yield
             group.cancel_scope.cancel()
 
     async def run(self, streams: tuple[Any, Any]) -> None:
         """Serve one client until it hangs up, or the Agent is closed."""
-        async with self.following(), anyio.create_task_group() as group:
-
-            async def end() -> None:
-                await self.closed.wait()
-                group.cancel_scope.cancel()
-
-            group.start_soon(end)
+        async with self.following():
             await self.server.run(*streams, self.server.create_initialization_options())
-            group.cancel_scope.cancel()
 
-    async def _follow(self, changes: events.EventStream) -> None:
+    async def _follow(self, changes: events.EventStream, block: anyio.CancelScope) -> None:
         async for change in changes:
             notices = await self._take(change)
             while changes.waiting:  # one notification for a burst of changes
                 notices |= await self._take(await anext(changes))
             for each in notices:
-                await self._subscriptions.publish(each)
-        self.closed.set()
+                await self._subscriptions.bus.publish(each)
+        block.cancel()
 
     async def _take(self, event: events.Event) -> set[subscriptions.ServerEvent]:
         """Take what happened in the office; returns what the client is told of it.
@@ -263,10 +254,7 @@ def check_message(message: object) -> None:
 async def serve_stdio(
     agent: SmcpAgent, *, timeout: float, listing: ToolListOptions, max_chars: int | None = None
 ) -> bool:
-    """Enter the office and be its MCP server on standard input and output until the client hangs up.
-
-    Raises SmcpError: as `SmcpAgent` on entering.
-    """
+    """Enter the office and be its MCP server on standard input and output until the client hangs up."""
     stdin = None if sys.platform == "win32" else cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
     async with agent:
         many = len(agent.computers())

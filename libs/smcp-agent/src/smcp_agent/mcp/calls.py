@@ -1,8 +1,7 @@
 """One tool call of an MCP client: its progress, its elicitations and its result, in the forms of MCP (docs/adr/0046).
 
 A client of 2026-07-28 gets elicitations as the result, and calls again with the answers and the state, which are those
-of A2C-SMCP unchanged. A client of MCP 2025 is sent `elicitation/create` while its call waits. Above is
-`mcp.bridge`.
+of A2C-SMCP unchanged. A client of MCP 2025 is sent `elicitation/create` while its call waits.
 """
 
 import asyncio

@@ -5,8 +5,6 @@ What is not listed (a page of a document, say) is asked of one Computer after th
 something of the same host. `a2c-result://…` is the rest of a result that was cut.
 A prompt keeps its name where no other had it first and it does not look like that of another Computer's prompt; else
 it is `<computer>__<server>__<its name>`.
-
-Below is `SmcpAgent`, above `mcp.bridge` and `mcp.subscriptions`.
 """
 
 import asyncio

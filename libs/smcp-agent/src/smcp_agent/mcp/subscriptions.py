@@ -1,8 +1,7 @@
 """What MCP clients hear of the office without asking: changed lists, and the resources that they watch.
 
 A client of MCP 2025 hears of every changed list, and of resources by `resources/subscribe`, until its
-connection ends. One of 2026 opens streams (`subscriptions/listen`). Each client has its own queue: one that does not
-read delays nobody else. Below is `mcp.resources`, which knows the Computer of a URI; above is `mcp.bridge`.
+connection ends. One of 2026 opens streams (`subscriptions/listen`). A client that does not read delays nobody else.
 """
 
 import asyncio
@@ -44,8 +43,9 @@ class ClientSubscriptions:
         self._agent = agent
         self._resources = resources
         self._watch_counter = watch_counter
-        self._bus = subscriptions.InMemorySubscriptionBus()
-        self._stream = subscriptions.ListenHandler(self._bus)
+        self.bus = subscriptions.InMemorySubscriptionBus()
+        """Notifies the clients that want to know of a change; waits for none of them."""
+        self._stream = subscriptions.ListenHandler(self.bus)
         self._sessions: dict[int, Watcher] = {}
         """The connections of clients of MCP 2025, by the id of the object with what the client said at `initialize`."""
         self._watched: dict[str, tuple[str, str]] = {}
@@ -56,10 +56,6 @@ class ClientSubscriptions:
         server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._subscribe)
         server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe)
         server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listen)
-
-    async def publish(self, change: subscriptions.ServerEvent) -> None:
-        """Notify the clients that want to know of this change; waits for none of them."""
-        await self._bus.publish(change)
 
     def meant(self, event: ResourceUpdated) -> set[str]:
         """The clients' URIs of the resource that changed."""
@@ -81,7 +77,7 @@ class ClientSubscriptions:
                 waiting.add(change)
                 changed.set()
 
-        unsubscribe = self._bus.subscribe(take)
+        unsubscribe = self.bus.subscribe(take)
         try:
             while context.session.client_params is client:  # not after another `initialize` on the same connection
                 while waiting:

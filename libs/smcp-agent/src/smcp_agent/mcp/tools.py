@@ -1,7 +1,6 @@
 """The tools of an office as an MCP client gets them: all of them, or three that search, describe and call the others.
 
-`mcp.bridge`, above, says which tools a client may see, and runs calls. What is here works on those tools alone, and
-asks nobody (docs/adr/0050).
+`mcp.bridge` says which tools a client may see, and runs calls (docs/adr/0050).
 """
 
 import asyncio
