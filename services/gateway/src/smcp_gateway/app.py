@@ -79,13 +79,12 @@ class Gateway:
             bus,
             registry,
             self._background,
-            send=self.transport.send,
-            room=self.transport.room,
+            self.transport,
+            quotas,
             is_present=lambda office, member: self.offices.has(office, member),  # noqa: PLW0108 -- it is made below
             request_repair=generations.want,
             lease_s=settings.lease_s,
             max_values=settings.max_values,
-            subscriptions=quotas.subscriptions,
             observe=log_fields(bind_call),
         )
         listeners = Listeners(self.transport.tell, self.computers.cancelled, self.computers.agent_left)
@@ -131,7 +130,6 @@ class Gateway:
             sessions,
             self._background,
             max_values=settings.max_values,
-            send=self.transport.send,
         )
         self.lists = ListResources(self.relay, self.offices, sessions, max_values=settings.max_values)
         self.transport.dispatcher = self._client_dispatcher(settings.max_values)

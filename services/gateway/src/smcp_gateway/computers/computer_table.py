@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
+from smcp_auth.quotas import Quotas
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Observe
@@ -17,8 +18,9 @@ from smcp_bus.ownership import MAX_REQUESTS, Ownership
 from smcp_bus.registry_client import AT_ONCE, RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.computers.socketio_computer import CountSubscriptions, Room, Send, SocketIoComputer
+from smcp_gateway.computers.socketio_computer import SocketIoComputer
 from smcp_gateway.sockets.session import MemberKey, Session
+from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
 
@@ -36,9 +38,9 @@ class ComputerTable:
     bus: Bus
     registry: RegistryClient
     background: BackgroundTasks
+    transport: SocketIoServer
+    quotas: Quotas
     _: KW_ONLY
-    send: Send
-    room: Room
     is_present: Callable[[str, MemberKey], bool]
     """Whether a member is in an office, by its roster here."""
     request_repair: Callable[[], None]
@@ -46,7 +48,6 @@ class ComputerTable:
     lease_s: float
     """After a suspension of half of it all Computers are confirmed again."""
     max_values: int
-    subscriptions: CountSubscriptions
     observe: Observe | None = None
     owner: Owner = field(default_factory=Owner, init=False)
     by_name: dict[tuple[str, str], list[SocketIoComputer]] = field(default_factory=dict, init=False)

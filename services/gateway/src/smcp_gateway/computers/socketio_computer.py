@@ -24,7 +24,7 @@ from smcp_bus.subjects import computer_route, request_handler, to_reply
 from smcp_bus.tracing import bus_spans, carried
 from smcp_gateway.computers.answers import expected_fields, large_result, of_acknowledgement, read_error, result_of
 from smcp_gateway.computers.subscriptions import Subscriptions
-from smcp_gateway.sockets.packet import LARGE, Frame, event_frame, request_frame
+from smcp_gateway.sockets.packet import LARGE, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import (
@@ -48,12 +48,6 @@ CANCEL_GRACE_S: Final = 0.9
 PAUSE_S: Final = 0.1
 """After a resource update; those that come meanwhile are sent together (seconds)."""
 
-Send = Callable[[Session, Frame], bool]
-"""Write to a client without waiting; False: it is gone."""
-Room = Callable[[Session], Coroutine[Any, Any, None] | None]
-"""None: a large message may be sent to the client now, or it is gone. Else a coroutine that waits for that."""
-CountSubscriptions = Callable[[Session, str], Callable[[int], None]]
-"""Given a Computer's session and office: what counts its subscriptions (`Quotas.subscriptions`)."""
 Answered = Callable[[bytes | SmcpError], None]
 """Given the acknowledgement's JSON object, or the error."""
 
@@ -70,7 +64,7 @@ class SocketIoComputer:
         self.confirmed = -1
         """Generation of the ownership in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
-        self.subscriptions = Subscriptions(count=table.subscriptions(session, office))
+        self.subscriptions = Subscriptions(count=table.quotas.subscriptions(session, office))
         self.updates = Outbox(
             partial(table.registry.tell, office, "computer", name),
             partial(table.background.once, "sending updates"),
@@ -220,7 +214,7 @@ class SocketIoComputer:
                 if why != "cancelled":  # a cancel has reached the office already
                     name = {"agent": request.agent, "req_id": request.req_id}
                     cancelled = exact_json.written(with_caller(name, call.caller, self.session.caller_key))
-                    self._table.send(self.session, event_frame(CANCEL_EVENT, cancelled))
+                    self._table.transport.send(self.session, event_frame(CANCEL_EVENT, cancelled))
 
             rights = call.caller.rights
             if rights is not None and rights.restricts_tools:
@@ -313,7 +307,7 @@ class SocketIoComputer:
             answered(outcome)
 
         def send() -> None:
-            if self.closed or not table.send(session, frame):
+            if self.closed or not table.transport.send(session, frame):
                 end(_gone())
 
         async def send_after(room: Coroutine[Any, Any, None]) -> None:
@@ -321,7 +315,7 @@ class SocketIoComputer:
             send()
 
         self._waiting[number] = end
-        if frame.size >= LARGE and (room := table.room(session)) is not None:
+        if frame.size >= LARGE and (room := table.transport.room(session)) is not None:
             sending = self._loop.create_task(send_after(room))
         else:
             send()

@@ -7,7 +7,7 @@ is not retried: it may have run, and the Agent's SDK repeats it by `req_id`.
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -31,8 +31,8 @@ from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallTable, PendingCall
 from smcp_gateway.computers.answers import error_in, expected_fields
 from smcp_gateway.computers.computer_table import ComputerTable
-from smcp_gateway.sockets.packet import Frame, event_frame, largest_reply, too_large
-from smcp_gateway.sockets.session import Session, Sessions
+from smcp_gateway.sockets.packet import event_frame, largest_reply, too_large
+from smcp_gateway.sockets.session import Sessions
 from smcp_proto import tool_results
 from smcp_proto.backoff import Backoff
 from smcp_proto.catalog import TimeClass
@@ -78,8 +78,6 @@ class Relay:
     background: BackgroundTasks
     _: KW_ONLY
     max_values: int
-    send: Callable[[Session, Frame], bool]
-    """Write to a client without waiting."""
     requests: dict[str, int] = field(default_factory=lambda: {"here": 0, "bus": 0}, init=False)
     """Requests to Computers, by where their owners are."""
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
@@ -164,7 +162,7 @@ class Relay:
     def _progress(self, pending: PendingCall) -> ProgressThrottle:
         def send(body: bytes) -> None:
             if (session := self.sessions.get(pending.session)) is not None:
-                self.send(session, event_frame(TOLD_OF_PROGRESS, body))
+                self.computers.transport.send(session, event_frame(TOLD_OF_PROGRESS, body))
 
         call = {"agent": pending.agent, "computer": pending.computer, "req_id": pending.req_id}
         return ProgressThrottle(send, self.computers.owner.notes, call)
