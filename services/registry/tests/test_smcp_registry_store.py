@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from nats.js import api
-from nats.js.errors import BadRequestError, BucketNotFoundError
+from nats.js.errors import BadRequestError, BucketNotFoundError, KeyNotFoundError
 from nats.js.kv import KeyValue
 
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
@@ -13,6 +13,7 @@ from smcp_bus.registry_contract import LeaseRenewal
 from smcp_proto.errors import Unavailable
 from smcp_registry.leases import Leases
 from smcp_registry.store import (
+    AT_ONCE,
     HISTORY,
     NO_PEERS,
     Bucket,
@@ -22,6 +23,7 @@ from smcp_registry.store import (
     StoreUnusable,
     open_store,
 )
+from smcp_testing.guarded_nats import GuardedUrl
 from smcp_testing.nats_cluster import NODES, open_cluster
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually, within
@@ -172,6 +174,65 @@ async def test_a_store_that_does_not_answer_is_unavailable_within_its_bound(nats
                 assert unread.value.details == {}
         finally:
             nats_server.resume()
+
+
+async def test_hundreds_of_requests_at_once_are_answered_also_by_a_store_that_takes_its_time(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        members = (await opened(bus)).members
+        sent, most = 0, 0
+
+        async def slow(get: KeyValue, key: str) -> KeyValue.Entry:
+            nonlocal sent, most
+            sent += 1
+            most = max(most, sent)
+            await asyncio.sleep(0.05)
+            sent -= 1
+            raise KeyNotFoundError
+
+        monkeypatch.setattr(KeyValue, "get", slow)
+        assert await asyncio.gather(*(members.read(f"o.{n}") for n in range(500))) == 500 * [Stored(None, 0)]
+        assert most == AT_ONCE
+
+
+async def test_requests_behind_one_without_an_answer_are_not_sent(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        members = (await opened(bus)).members
+        sent: list[str] = []
+
+        async def silent(get: KeyValue, key: str) -> KeyValue.Entry:
+            sent.append(key)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        monkeypatch.setattr("smcp_registry.store.ANSWER_S", 0.2)
+        monkeypatch.setattr(KeyValue, "get", silent)
+        outcomes = await asyncio.gather(*(members.read(f"o.{n}") for n in range(500)), return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {Unavailable}
+        assert len(sent) == AT_ONCE
+
+
+async def test_members_are_read_while_nats_server_reads_its_configuration_again(nats_url: str) -> None:
+    assert isinstance(nats_url, GuardedUrl)
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        members = (await opened(bus)).members
+        revision, ended = await members.write("o.agent", b"1", last=0), False
+
+        async def read() -> int:
+            count = 0
+            while not ended:
+                assert (await members.read("o.agent")).revision == revision
+                count += 1
+            return count
+
+        reading = [asyncio.create_task(read()) for _ in range(16)]
+        for _ in range(20):  # without repeats, a read in fifty had no responder
+            await nats_url.nats.allow()
+        ended = True
+        assert min(await asyncio.gather(*reading)) > 0
 
 
 async def test_a_mark_expires_after_its_own_time_and_not_after_a_lease(nats_url: str) -> None:
