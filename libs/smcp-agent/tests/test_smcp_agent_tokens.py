@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,9 @@ async def test_an_address_shut_out_by_a_gateway_gets_rate_limited_with_a_pause(
             with pytest.raises(NotAuthenticated):
                 await connect()
         with pytest.raises(RateLimited) as refused:
-            await connect()
+            while True:  # one more is allowed every 3 s, and the 20 may take longer
+                with suppress(NotAuthenticated):
+                    await connect()
         assert 1 <= refused.value.details["retry_after_s"] <= 60
 
 
