@@ -17,7 +17,7 @@ from smcp_agent import SmcpAgent
 from smcp_proto.catalog import trace_id
 from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.service_process import service_process
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import OWNER_FIRST_S, eventually
 from tests.e2e.actors.bare import FlatError, member
 from tests.e2e.actors.socketio_computer import socketio_computer
 from tests.e2e.scenarios.calls import text
@@ -144,7 +144,7 @@ async def test_the_trace_of_a_call_to_a_socketio_computer(recorder: Recorder, ga
 async def test_the_trace_of_a_tool_that_times_out(recorder: Recorder) -> None:
     req_id = uuid4().hex
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
-        result = await agent.call("alpha", "sleep", {"seconds": 60}, timeout=1, req_id=req_id)
+        result = await agent.call("alpha", "sleep", {"seconds": 60}, timeout=OWNER_FIRST_S, req_id=req_id)
         assert result["meta"] == {"a2c_timeout": True}
         await recorder.matches("tool_too_long", {req_id: "req_id"}, through(agent))
 

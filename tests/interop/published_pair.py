@@ -32,11 +32,11 @@ class Couple:
         path = self.home / "journal"
         return path.read_text().splitlines() if path.exists() else []
 
-    def slow_call(self, req_id: str) -> "asyncio.Future[Any]":
+    def slow_call(self, req_id: str, timeout: int = 60) -> "asyncio.Future[Any]":
         """A call of a minute, as a plain event."""
         request = {
             "agent": "anna", "req_id": req_id, "computer": "box", "tool_name": "tools__slow",
-            "params": {"seconds": 60}, "timeout": 60,
+            "params": {"seconds": 60}, "timeout": timeout,
         }  # fmt: skip
         return self.anna.ask("client:tool_call", payload=request)
 

@@ -8,7 +8,7 @@ import pytest
 from bench import published_env
 from smcp_gateway.rooms import memberships
 from smcp_testing.gateway_world import connected, gateway_world
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import OWNER_FIRST_S, eventually
 from tests.interop.published import KINDS, READY_S, SELDOM, TOOLS, Kind, published_agent
 from tests.interop.published_pair import OFFICE, couple
 
@@ -43,10 +43,11 @@ async def test_the_published_pair_joins_lists_tools_and_config_and_calls(
         assert (await anna.call("box", "tools__no_such_tool"))["isError"] is True
         many = await asyncio.gather(*(anna.call("box", "tools__echo", text=str(number)) for number in range(20)))
         assert [result["content"][0]["text"] for result in many] == [str(number) for number in range(20)]
-        slow = asyncio.create_task(anna.call("box", "tools__slow", seconds=1.5))
+        slow = both.slow_call("s1")
+        await eventually(lambda: both.journal() == ["slow"])
         assert (await anna.call("box", "tools__echo", text="quick"))["content"][0]["text"] == "quick"
         assert not slow.done()
-        assert (await slow)["content"][0]["text"] == "slept"
+        assert (await anna.call("box", "tools__slow", seconds=0.5))["content"][0]["text"] == "slept"
         missing = await anna.call("nobody", "tools__echo", text="")
         assert missing["isError"] is True
         assert "[404]" in missing["content"][0]["text"]
@@ -56,7 +57,8 @@ async def test_the_published_pair_joins_lists_tools_and_config_and_calls(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_timeout_and_a_cancel_reach_the_tool(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     async with couple(nats_url, tmp_path, kind) as both:
-        result = await both.anna.call("box", "tools__slow", seconds=60, timeout=2)
+        # a plain event: the package's own call gives up after `timeout`, half a second after this answer at most
+        result = await both.slow_call("late", timeout=OWNER_FIRST_S)
         assert result["isError"] is True
         assert result["meta"]["a2c_timeout"] is True
         await eventually(lambda: both.journal() == ["slow", "cancelled"])

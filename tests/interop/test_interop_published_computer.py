@@ -22,7 +22,7 @@ from smcp_agent import (
     may_have_run,
 )
 from smcp_testing.gateway_world import MIB, World, gateway_world
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import OWNER_FIRST_S, eventually
 from tests.interop.published import TOOLS, PublishedComputer, published_computer
 from tests.interop.published_pair import LEASE_S, OFFICE
 
@@ -71,7 +71,7 @@ async def test_our_agent_lists_calls_times_out_and_cancels_its_tools(nats_url: s
             assert (await agent.call_tool("box", f"tools__{tool}")).is_error
         many = await asyncio.gather(*(agent.call_tool("box", "tools__echo", {"text": str(n)}) for n in range(20)))
         assert [result.text for result in many] == [str(n) for n in range(20)]
-        late = await agent.call_tool("box", "tools__slow", {"seconds": 60}, timeout=2)
+        late = await agent.call_tool("box", "tools__slow", {"seconds": 60}, timeout=OWNER_FIRST_S)
         assert (late.is_error, late.timed_out) == (True, True)
         await eventually(lambda: ran() == ["slow", "cancelled"])
         call = asyncio.create_task(agent.call_tool("box", "tools__slow", {"seconds": 60}))

@@ -20,7 +20,7 @@ from smcp_agent import (
     may_have_run,
 )
 from smcp_agent.errors import Malformed
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import OWNER_FIRST_S, eventually
 from tests.sdk.system import COMPUTER, OFFICE, System, gateway_at, open_system
 
 PATIENCE_S = 20.0
@@ -47,7 +47,7 @@ async def test_tools_are_listed_called_and_fail_as_results(nats_url: str, tmp_pa
         failed = await agent.call_tool(COMPUTER, "fail")
         assert failed.is_error
         assert failed.text
-        stopped = await agent.call_tool(COMPUTER, "sleep", {"seconds": 60}, timeout=1)
+        stopped = await agent.call_tool(COMPUTER, "sleep", {"seconds": 60}, timeout=OWNER_FIRST_S)
         assert stopped.timed_out
         with pytest.raises(NotFound):
             await agent.call_tool("nobody", "echo", {"text": "x"})

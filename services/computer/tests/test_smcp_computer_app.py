@@ -13,7 +13,7 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.events import State
 from smcp_testing.computer_office import NAME, world
 from smcp_testing.mcp_servers import configs
-from smcp_testing.waiting import Stopwatch, eventually
+from smcp_testing.waiting import OWNER_FIRST_S, Stopwatch, eventually
 
 
 @pytest.mark.rule(
@@ -100,9 +100,9 @@ async def test_a_tool_that_takes_too_long_is_cancelled_before_its_caller_gives_u
     log = tmp_path / "log"
     async with world(nats_url, box=configs.stdio(log=log)) as here:
         watch = Stopwatch()
-        result = await here.call("sleep", timeout=1, seconds=60, mark="m")
-        assert watch.took > 0.8
-        assert watch.undisturbed < 5
+        result = await here.call("sleep", timeout=OWNER_FIRST_S, seconds=60, mark="m")
+        assert watch.took > OWNER_FIRST_S - 0.7
+        assert watch.undisturbed < OWNER_FIRST_S + 4
         assert result["isError"] is True
         assert result["meta"] == {"a2c_timeout": True}
         await eventually(lambda: "cancelled m" in log.read_text())

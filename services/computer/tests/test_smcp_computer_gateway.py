@@ -34,7 +34,7 @@ from smcp_testing.issuer import shared_token
 from smcp_testing.leaving_gateway import in_time, two_gateways
 from smcp_testing.mcp_servers import configs
 from smcp_testing.tcp_proxy import open_line
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import OWNER_FIRST_S, eventually
 
 OFFICE, NAME = "office", "box"
 MIB = 1024 * 1024
@@ -125,7 +125,7 @@ async def test_a_call_times_out_and_is_cancelled_over_nats_and_gateway(nats_url:
         either(how, world, tools=configs.stdio(log=log)),
         anna(world.url) as agent,
     ):
-        late = await agent.call_tool(NAME, "sleep", {"seconds": 60, "mark": "late"}, timeout=1)
+        late = await agent.call_tool(NAME, "sleep", {"seconds": 60, "mark": "late"}, timeout=OWNER_FIRST_S)
         assert late.timed_out
         await eventually(lambda: "cancelled late" in log.read_text())
         unwanted = asyncio.create_task(agent.call_tool(NAME, "sleep", {"seconds": 60, "mark": "unwanted"}))

@@ -16,7 +16,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.socketio_pair import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
-from smcp_testing.waiting import Stopwatch, eventually
+from smcp_testing.waiting import OWNER_FIRST_S, Stopwatch, eventually
 
 pytestmark = pytest.mark.parametrize("replicas", [1, 2], ids=["one replica", "two replicas"])
 
@@ -86,8 +86,8 @@ async def test_a_tool_that_takes_too_long_is_answered_by_its_owner_and_cancelled
         serve(pair.box, "client:tool_call", hang(pair.box))
         loop = asyncio.get_running_loop()
         began = loop.time()
-        answer = await pair.anna.call("client:tool_call", call(timeout=1))
-        assert loop.time() - began > 0.85
+        answer = await pair.anna.call("client:tool_call", call(timeout=OWNER_FIRST_S))
+        assert loop.time() - began > OWNER_FIRST_S - 0.65
         assert answer["isError"] is True
         assert answer["meta"] == {"a2c_timeout": True}
         await eventually(lambda: pair.box.told("notify:tool_call_cancel") == [{"agent": "anna", "req_id": "r0"}])

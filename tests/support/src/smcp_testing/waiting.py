@@ -11,6 +11,10 @@ T = TypeVar("T")
 
 BOUND_S: Final = 30.0
 """How long a test waits for what happens within milliseconds on an idle machine."""
+OWNER_FIRST_S: Final = 5
+"""The `timeout` of a call whose time-out its Computer's side answers. That comes a tenth of it, and at most half a
+second, before the Agent's gateway gives up. Of 1 s the tenth is too short: a process of a busy machine stands still for
+longer."""
 _PRESSURE: Final = Path("/proc/pressure/cpu")
 
 
