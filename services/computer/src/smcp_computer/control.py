@@ -160,7 +160,6 @@ class Control:
         return _json({"servers": self._computer.calls.recent()})
 
     async def _inputs(self, request: web.Request) -> web.Response:
-        """Without their values."""
         try:
             sources = await asyncio.to_thread(self._computer.inputs.sources)
         except SecretsError as error:

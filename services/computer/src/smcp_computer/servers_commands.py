@@ -166,8 +166,6 @@ def add(
 
 
 def _edits(command: str, action: Action, what: str) -> None:
-    """Define a command."""
-
     @app.command(command, help=what)
     def change(
         server: Server,

@@ -211,22 +211,20 @@ class InputResolver:
         is_option = not isinstance(definition, MCPServerPickStringInput) or definition.default in definition.options
         value = definition.default if is_option else None
         if self.terminal is not None:
-            with contextlib.suppress(TerminalGone):
+            try:
                 async with self.terminal.turn:
                     value = await _said(self.terminal, server, definition, value)
                     if value and self.store is not None:
-                        await self._kept_if_wanted(self.terminal, self.store, definition.id, value)
+                        question = f"Keep {printable(definition.id)!r}, encrypted, for the next start?"
+                        if await self.terminal.ask(question, "[y/N] ", YES_OR_NO):
+                            await asyncio.to_thread(self.store.put, definition.id, value)
+            except TerminalGone:
+                pass
+            except SecretsError as error:
+                _log.warning("the value of input %r is not kept: %s", definition.id, error)
         if value is None:
             raise CannotRun(f"server {server!r}: {_no_value(definition)}")
         return value
-
-    async def _kept_if_wanted(self, terminal: Terminal, store: SecretStore, input_id: str, value: str) -> None:
-        question = f"Keep {printable(input_id)!r}, encrypted, for the next start?"
-        if await terminal.ask(question, "[y/N] ", YES_OR_NO):
-            try:
-                await asyncio.to_thread(store.put, input_id, value)
-            except SecretsError as error:
-                _log.warning("the value of input %r is not kept: %s", input_id, error)
 
     async def _printed(self, server: str, definition: MCPServerCommandInput) -> str:
         label = f"server {server!r}: input {definition.id!r}: its program {definition.command!r}"

@@ -29,8 +29,6 @@ from smcp_service.lifecycle import Background
 
 @dataclass
 class _Upstream:
-    """One MCP server."""
-
     name: str
     holders: dict[str, set[Hashable]] = field(default_factory=dict)
     """By URI."""
