@@ -111,7 +111,7 @@ async def test_a_search_gives_names_computers_and_one_line_of_each_description(e
             "blue": [tool("write_file", "Writes a file.")],
         }
         async with bridged(gateway, era, listing=ALWAYS) as bridge:
-            await bridge.names()  # a client that knows the output schema checks the result by it
+            await bridge.names()
             result = await bridge.client.call_tool("search_tools", {"query": "read files"})
     assert result.structured_content == {
         "tools": [

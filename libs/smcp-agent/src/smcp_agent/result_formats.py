@@ -155,10 +155,7 @@ class Previews:
             held[most] -= max(least, len(self._texts.pop(oldest)[0]))
 
     def read(self, uri: str, offset: object, max_chars: int, user: str | None = None) -> CallResult:
-        """The text from a character on (None: where the link says), with a link where there is more.
-
-        Raises NotFound, Malformed.
-        """
+        """The text from a character on (None: where the link says). Raises NotFound, Malformed."""
         name, _, said = uri.partition(_OFFSET)
         whole, owner = self._texts.get(name, (None, None))
         if whole is None or owner != user:

@@ -231,11 +231,8 @@ def given_up(result: CallResult) -> CallResult:
 async def answered(
     result: CallResult, on_input: OnInput, computer: str, tool: str, params: Mapping[str, Any]
 ) -> Responses:
-    """The answers to a call's elicitations, asked one after the other.
-
-    Raises BadReply: the elicitations cannot be read; TypeError: `on_input` is not async, or gave no answer; and what it
-    raises.
-    """
+    """The answers to a call's elicitations, asked one after the other. Raises BadReply: they cannot be read; TypeError:
+    `on_input` is not async, or gave no answer; and what it raises."""
     responses: dict[str, Mapping[str, Any]] = {}
     for key, raw in result.input_requests.items():
         said = _Elicitation.model_validate(raw["params"])

@@ -208,10 +208,8 @@ class RpcClient:
         computer: str | None,
         server: str | None,
     ) -> McpAnswer:
-        """The result of an MCP request in the envelope of computer.txt (resources chapter, 5), by `client:<method>`.
-
-        Raises McpError: the answer is a JSON-RPC error; SmcpError: as `send`.
-        """
+        """The result of an MCP request in the envelope of computer.txt (resources chapter, 5). Raises McpError: the
+        answer is a JSON-RPC error; SmcpError: as `send`."""
         payload = {"jsonrpc": "2.0", "id": 1, "method": event.removeprefix("client:"), "params": dict(params)}
         named = {"computerId": computer, "serverId": server}
         fields = {name: value for name, value in named.items() if value is not None}

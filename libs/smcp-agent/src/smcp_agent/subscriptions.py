@@ -53,10 +53,8 @@ class Subscriptions:
         return tuple(self._wanted)
 
     async def add(self, subscription: Subscription) -> None:
-        """Subscribe. If cancelled, unsubscribe in the background, as the Computer may have granted the request.
-
-        Raises SmcpError: the request was refused. An earlier subscription to the same resource stays.
-        """
+        """Subscribe. If cancelled, unsubscribe in the background, as the Computer may have granted the request. Raises
+        SmcpError: the request was refused, and an earlier subscription stays."""
         # an interruption before the answer ends it, too
         self._wanted[subscription] = self._wanted.get(subscription, 0) + 1
         try:
@@ -71,10 +69,7 @@ class Subscriptions:
 
     async def remove(self, subscription: Subscription) -> None:
         """End a subscription; it is forgotten whatever comes of the request. One to the same resource with another
-        `server` or query may end with it at the Computer, and is renewed.
-
-        Raises SmcpError: the Computer did not confirm it.
-        """
+        `server` or query may end with it at the Computer, and is renewed. Raises SmcpError: it was not confirmed."""
         self._wanted.pop(subscription, None)
         await self._ask("unsubscribe", subscription)
         if others := [each for each in self._wanted if each.resource == subscription.resource]:

@@ -48,10 +48,7 @@ class _KeyList(BaseModel):
 
 
 def new_key(*, subject: str | None, expires: datetime | None = None, **grants: Any) -> tuple[str, KeyEntry]:
-    """A new key and its entry. The default subject is its id; `grants` are the fields of `Grants`.
-
-    Raises pydantic.ValidationError.
-    """
+    """A new key and its entry, whose default subject is its id. Raises pydantic.ValidationError."""
     key_id = secrets.token_hex(6)
     key = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
     entry = {

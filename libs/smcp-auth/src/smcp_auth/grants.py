@@ -23,10 +23,7 @@ PerSecond = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 class Quota(BaseModel):
-    """The quotas of a key or token; what is not there is as the settings say, and 0 is any number.
-
-    Unknown fields are refused: they could be restrictions.
-    """
+    """The quotas of a key or token; what is not there is as the settings say, and 0 is any number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -112,11 +109,8 @@ class Principal:
 
 
 def decide(grants: Grants, *, office: str, role: Role, name: str | None) -> NotAllowed | None:
-    """The refusal (`details.field`) of a seat that is not granted; None: it is.
-
-    Without a name only office and role are checked. The office is checked first: somebody without access to it learns
-    nothing else.
-    """
+    """The refusal (`details.field`) of a seat that is not granted; None: it is. The office is checked first: somebody
+    without access to it learns nothing else."""
     if not any(matches(pattern, office) for pattern in grants.offices):
         return NotAllowed("the token is not for this office", details={"field": "office_id"})
     if role not in grants.roles:

@@ -108,10 +108,8 @@ class Quotas:
         return len(self._accounts)
 
     def begin(self, holder: Holder, size: int) -> Ticket:
-        """Count an event of `size` bytes (0: `arrived` has counted them), before it is carried out.
-
-        Raises RateLimited: it is above a quota, and not counted (`details.quota`, `limit`, `retry_after_s`).
-        """
+        """Count an event of `size` bytes (0: `arrived` has counted them), before it is carried out. Raises RateLimited:
+        it is above a quota, and not counted (`details.quota`, `limit`, `retry_after_s`)."""
         now, ticket = self._clock(), self._ticket_of(holder)
         for key, account, limits in ticket:
             if account.calls_in_flight >= limits.calls_in_flight:
@@ -234,8 +232,7 @@ class Turns:
     """In which order events are begun: offices take turns, and each begins few between two looks at the network.
 
     So an office that sends a thousand at once delays its own, and not what others send meanwhile. The offices of one
-    key or token have a bound together, too. Of a few events nothing is scheduled: a round may be longer than needed by
-    then, and never shorter.
+    key or token have a bound together, too.
     """
 
     def __init__(self) -> None:

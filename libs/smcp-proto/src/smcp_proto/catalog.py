@@ -312,11 +312,8 @@ def hex_trace_id(req_id: str) -> int:
 
 
 def trace_id(office: str, agent: str, req_id: str) -> int:
-    """Return the trace id (128 bits, never zero) of the request `req_id` of `agent` in `office`.
-
-    A `req_id` of 32 lower-case hex digits that are not all zero is the trace id. Any other is hashed together with
-    the office and the agent, each with its length before it, so that no two triples are mixed up.
-    """
+    """The trace id (128 bits, never zero) of a request: a `req_id` of 32 lower-case hex digits, not all zero. Any other
+    is hashed with the office and the agent, each with its length before it, so that no two triples are mixed up."""
     if known := hex_trace_id(req_id):
         return known
     digest = hashlib.blake2b(digest_size=16, person=b"smcp-trace-id")

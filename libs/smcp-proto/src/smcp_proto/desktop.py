@@ -86,10 +86,8 @@ def organize_desktop(windows: Sequence[Window], size: int | None, history: Seque
 
 
 def is_certain(windows: Sequence[Window], size: int | None, history: Sequence[str]) -> bool:
-    """Whether the desktop is the same whatever the `UNREAD` windows turn out to be: none is on it if each has a text.
-
-    Arguments as of `organize_desktop`. A server whose list is not known yet is given as one `UNREAD` window.
-    """
+    """Whether the desktop is the same whatever the `UNREAD` windows turn out to be: none is on it if each has a text. A
+    server whose list is not known yet is given as one `UNREAD` window."""
     return not any(shown.unread for shown in _ordered(windows, history, [])[:size])
 
 
@@ -153,11 +151,8 @@ def _texts(contents: Any, warn: _Warn) -> list[str]:
 
 
 def read_metadata(resource: Mapping[str, Any], warn: _Warn) -> tuple[float, bool]:
-    """Priority (0 to 1, 0 by default) and fullscreen (false by default) of an item of `resources/list`.
-
-    What has a wrong type or value counts as its default, and is warned about. A missing value and null are the same.
-    `audience` and `lastModified` decide nothing.
-    """
+    """Priority (0 to 1, 0 by default) and fullscreen (false by default) of an item of `resources/list`. A wrong type or
+    value counts as the default, and is warned about. `audience` and `lastModified` decide nothing."""
     annotations, meta = _object(resource, "annotations", warn), _object(resource, "_meta", warn)
     priority = _priority(annotations.get("priority"), warn)
     fullscreen = meta.get("fullscreen")

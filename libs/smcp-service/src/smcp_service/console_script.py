@@ -20,11 +20,8 @@ def version_line(distribution: str, command: str | None = None) -> str:
 
 
 def run_command(module: str, command: str | None = None) -> NoReturn:
-    """Import `module` and run its `main`; `--version` alone is answered without that.
-
-    ctrl-C ends the process at once until `lifecycle.run` listens for signals; there is nothing to clean up yet, and
-    libraries would catch a KeyboardInterrupt in an import or while they read the command line.
-    """
+    """Import `module` and run its `main`; `--version` alone is answered without that. ctrl-C ends the process at once
+    until `lifecycle.run` listens for signals: libraries would catch a KeyboardInterrupt."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(version_line(module.partition(".")[0].replace("_", "-"), command) + "\n")

@@ -127,9 +127,8 @@ async def serve_until_stopped(
 ) -> None:
     """Enter `service`, wait for `stop`, and leave it, which drains it.
 
-    `stop` also ends an entering that has not finished (NATS is not there yet). A background task of the service
-    that dies ends the waiting with its error. `leave_within_s` bounds the leaving; raises `Failure` when it was
-    not enough, and `PlainFailure` where the service says why it cannot be entered.
+    `stop` also ends an entering that has not finished (NATS is not there yet). Raises Failure when `leave_within_s` was
+    not enough, and PlainFailure where the service says why it cannot be entered.
     """
     async with AsyncExitStack() as stack:
         entering = asyncio.timeout(None)

@@ -51,10 +51,8 @@ class Addresses:
         return False
 
     async def connect(self, options: ConnectionOptions, on_notice: Notice) -> Connection:
-        """The first connection that opens. Each URL has a head start of 1 s before the next one.
-
-        Raises CannotConnect: none of them works; TokenUnavailable; SmcpError: the last refusal of a server.
-        """
+        """The first connection that opens; each URL has a head start. Raises CannotConnect: none of them works;
+        TokenUnavailable; SmcpError: the last refusal of a server."""
         has_token, options = options.token is not None, await with_token(options)
 
         async def attempt(url: str, earlier: Sequence[asyncio.Task[Connection]]) -> Connection:

@@ -141,10 +141,8 @@ class OfficeServer:
         block.cancel()
 
     async def _take(self, event: events.Event) -> set[subscriptions.ServerEvent]:
-        """Take what happened in the office; returns what the client is told of it.
-
-        Computers say nothing of prompts: they may have changed where an MCP server with tools came or went.
-        """
+        """What the clients are told of an event. Computers say nothing of prompts: they may have changed where an MCP
+        server with tools came or went."""
         tools, resources = subscriptions.ToolsListChanged(), subscriptions.ResourcesListChanged()
         prompts = subscriptions.PromptsListChanged()
         match event:

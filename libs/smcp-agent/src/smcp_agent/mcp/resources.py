@@ -52,10 +52,7 @@ _Place = tuple[str, str | None, str]
 
 
 async def fitting(method: str, context: Context, kind: type[_List], key: str, items: Sequence[Any]) -> _List:
-    """The list of those items that the client's version of MCP can express: one that it cannot costs only itself.
-
-    Others run after each `PART` of the items: all clients share one event loop.
-    """
+    """The list of those items that the client's version of MCP can express: one that it cannot costs only itself."""
 
     name = next(name for name, field in kind.model_fields.items() if key in (name, field.alias))
     whole = kind.model_validate({key: []})
@@ -124,12 +121,7 @@ def no_resource(uri: str) -> MCPError:
 
 
 class OfficeResources:
-    """The part of the office's MCP server that lists and reads resources.
-
-    Args:
-        may_ask: whether the client of a request may ask a Computer.
-        max_chars: how many characters of a cut result it reads in one go; None: `MAX_CHARS`.
-    """
+    """The part of the office's MCP server that lists and reads resources. Arguments: those of `OfficeServer`."""
 
     def __init__(
         self,

@@ -122,11 +122,8 @@ class ClientSubscriptions:
             await self._release(stream)
 
     def _add(self, uri: str, watcher: Watcher) -> None:
-        """Add a watcher. Call it before asking the Computer, so that another watcher which stops does not unsubscribe
-        meanwhile.
-
-        Raises MCPError: the client watches as many resources as it may.
-        """
+        """Before the Computer is asked, so that another watcher which stops does not unsubscribe meanwhile. Raises
+        MCPError: the client watches as many resources as it may."""
         if watcher in self._watchers.get(uri, ()):
             return
         try:

@@ -68,11 +68,8 @@ class ToolMode(StrEnum):
 
 @dataclass(frozen=True)
 class ToolListOptions:
-    """How tools are listed.
-
-    `mode`: of all clients, or of the one that asks. `always`: patterns (`*`, `?`, `[abc]`) of names that are listed in
-    a search, too, at most `max_tools`.
-    """
+    """How tools are listed. `mode`: of all clients, or of the one that asks. `always`: patterns (`*`, `?`, `[abc]`) of
+    names that are listed in a search, too, at most `max_tools`."""
 
     mode: "ToolMode | Callable[[Context], ToolMode]" = ToolMode.AUTO
     max_tools: int = MAX_TOOLS
@@ -139,10 +136,8 @@ class OfficeTools:
         return named
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
-        """The schema of a tool's parameters, by which the MCP SDK checks the `Mcp-Param-*` headers of a call.
-
-        None also if the sender may not use the tool: an error about a header would reveal that the tool exists.
-        """
+        """The schema by which the MCP SDK checks the `Mcp-Param-*` headers of a call; None also if the sender may not
+        use the tool: an error about a header would reveal that the tool exists."""
         named = self._named.get(name)
         return _input_schema(named) if named is not None and self._sender_may(named) else None
 
@@ -161,10 +156,8 @@ class OfficeTools:
         return _result({"tools": shown, "total": len(found)})
 
     async def search(self, query: str, tools: Iterable[NamedTool]) -> list[NamedTool]:
-        """The tools that have a word of the query, the best first: those of exactly this name, then by BM25.
-
-        The numbers of BM25 come from these tools alone: nothing follows from tools that a client may not see.
-        """
+        """The tools that have a word of the query, the best first: those of exactly this name, then by BM25, whose
+        numbers come from these tools alone: nothing follows from tools that a client may not see."""
         indexed = [self._index(each) async for each in _in_turns(tools)]
         wanted, name = sorted(set(_words(query))), _exact(query)
         average = sum(each.length for each in indexed) / max(1, len(indexed)) or 1
@@ -261,16 +254,12 @@ def _parsed(value: object) -> Any:
 def _search_tools(tools: Iterable[NamedTool]) -> list[dict[str, Any]]:
     computers = _one_line(", ".join(sorted({each.computer for each in tools}))) or "none now"
     reads = {"readOnlyHint": True, "openWorldHint": False}
-    text = {"type": "string"}
-    entry = {"type": "object", "properties": {"name": text, "computer": text, "description": text}}
-    found = {"tools": {"type": "array", "items": entry}, "total": {"type": "integer"}}
     return [
         {
             "name": SEARCH,
             "description": "Finds tools by words of their names, descriptions, parameters, tags and Computers; the "
             f"best match first. {DESCRIBE} gives a tool's parameters, {CALL} runs it. Computers: {computers}",
             "inputSchema": _schema(_Search),
-            "outputSchema": {"type": "object", "properties": found, "required": list(found)},
             "annotations": reads,
             "_meta": {ALWAYS_LOAD: True},
         },
@@ -278,11 +267,6 @@ def _search_tools(tools: Iterable[NamedTool]) -> list[dict[str, Any]]:
             "name": DESCRIBE,
             "description": f"Gives the whole definition of a tool that {SEARCH} found.",
             "inputSchema": _schema(_Describe),
-            "outputSchema": {
-                "type": "object",
-                "properties": {"name": text, "description": text, "inputSchema": {"type": "object"}},
-                "required": ["name", "inputSchema"],
-            },
             "annotations": reads,
             "_meta": {ALWAYS_LOAD: True},
         },
