@@ -193,7 +193,6 @@ MAX_ROUNDS: Final = 33
 Responses = Mapping[str, Mapping[str, Any]]
 """MCP's ElicitResult by the key of its request."""
 OnInput = Callable[[InputRequest], Awaitable[InputAnswer]]
-"""Asks a user."""
 
 
 class _Elicitation(Wire):

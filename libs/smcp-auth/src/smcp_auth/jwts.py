@@ -265,10 +265,10 @@ class JwtVerifier:
         if algorithm == SHARED and self.secret is not None:
             return SHARED, self.secret.encode()
         if algorithm not in PUBLIC or self.jwks is None:
-            raise NotAccepted(f"nothing is configured to check its algorithm {_quoted(algorithm)} with")
+            raise NotAccepted(f"nothing is configured to check its algorithm {algorithm!r:.64} with")
         found = await self.jwks.find(kid, algorithm)
         if found is None:
-            which = "no key, or several," if kid is None else f"no key {_quoted(kid)}"
+            which = "no key, or several," if kid is None else f"no key {kid!r:.64}"
             raise NotAccepted(f"the issuer's set has {which} for {algorithm}")
         return algorithm, found.key
 
@@ -314,9 +314,3 @@ _WRONG_CLAIM: Final = (
     *(jwt.ImmatureSignatureError, jwt.MissingRequiredClaimError),
     *(jwt.InvalidAudienceError, jwt.InvalidIssuerError),
 )
-
-
-def _quoted(value: object) -> str:
-    """A value of a token for the log: without line ends, at most 64 characters."""
-    text = repr(value)
-    return text if len(text) <= 64 else f"{text[:64]}..."

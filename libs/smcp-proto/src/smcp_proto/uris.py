@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -222,14 +223,12 @@ def resources_above(uri: str) -> Iterator[str]:
 
 def host_of(uri: str) -> str | None:
     """The host of a `window://` or `dpe://` URI; None for others, and for invalid ones."""
-    try:
+    with suppress(ValueError):
         match scheme_of(uri):
             case "window":
                 return parse_window_uri(uri).host
             case "dpe":
                 return parse_dpe_uri(uri).host
-    except ValueError:
-        pass
     return None
 
 

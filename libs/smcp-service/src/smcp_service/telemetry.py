@@ -49,7 +49,6 @@ OUTCOMES: Final = ("exported", "failed", "dropped")
 
 _LARGEST_TRACE_ID: Final = (1 << 128) - 1
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""Where a collector is."""
 
 
 @asynccontextmanager

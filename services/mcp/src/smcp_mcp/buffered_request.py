@@ -52,7 +52,6 @@ class BufferedRequest:
         self._body_given = False
         self._started = False
         self._events = False
-        """The answer is a stream of events."""
         self.count_bytes: Callable[[int], object] = lambda size: None
         """Called with the size of the request's body, and of each part of the answer's."""
         self._whole = True

@@ -40,7 +40,6 @@ _log = logging.getLogger("smcp_standalone.app")
 @dataclass(frozen=True, slots=True)
 class System:
     url: str
-    """Where Agents connect."""
     mcp_url: str | None
     """Where MCP clients use the office; None: they cannot."""
     nats: NatsServer

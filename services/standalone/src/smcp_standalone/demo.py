@@ -40,7 +40,6 @@ CALL_S: Final = 60
 """Longer than the Agent takes to find the other gateway."""
 WHEN: Final = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
 GATEWAY: Final = "demo-gateway"
-"""The credential of the gateway that is killed."""
 CALLERS: Final = 8
 BEFORE_S: Final = 6.0
 """How long calls are made before the gateway is killed: a Computer repeats only what was sent after its first 5 s."""
@@ -169,7 +168,6 @@ async def _lose_a_gateway(console: Console, agent: SmcpAgent, url: str, gateway:
     """Kill the Agent's gateway while calls are in flight, and print what became of them."""
     loop = asyncio.get_running_loop()
     calls: list[tuple[float, float]] = []
-    """When each call began and ended."""
     killed = loop.time() + BEFORE_S
 
     async def call_again_and_again() -> None:

@@ -16,7 +16,6 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of an answer."""
 MAX_TRACES: Final = 20
 """Of one `req_id`: people choose short ones again and again."""
 SINCE_S: Final = 30 * 86400

@@ -34,7 +34,6 @@ app = typer.Typer(
 )
 
 EVENTS: Final = "smcp_standalone.events"
-"""The logger of what is recorded, too."""
 
 File = Annotated[
     Path,

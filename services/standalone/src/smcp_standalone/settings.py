@@ -76,7 +76,6 @@ class UpSettings:
     computer: ComputerSettings
     configuration: ComputerConfig
     mcp: McpSettings | None = None
-    """None: no MCP clients."""
     key: str | None = field(default=None, repr=False)
     """See `with_key`: neither a web page nor another user of this machine can join without it."""
 

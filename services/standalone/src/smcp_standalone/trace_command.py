@@ -18,7 +18,6 @@ from smcp_standalone.jaeger_client import Span, StoreError, StoreUrlError, Trace
 DEFAULT_URL: Final = "http://127.0.0.1:16686"
 """Where Jaeger's own image answers."""
 MAX_CHARS: Final = 200
-"""Of a name or a value in a line."""
 MAX_INDENT: Final = 120
 _TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
 _SHOWN: Final = ("gen_ai.tool.name", "smcp.computer", "smcp.mcp_server")

@@ -58,9 +58,9 @@ async def bridged(
 @asynccontextmanager
 async def shared_office(
     gateway: FakeGateway,
-    may: Callable[[Context, NamedTool], bool] | None = None,
+    may: Callable[[Context, NamedTool], bool] = lambda _, __: True,
     listing: ToolListOptions | None = None,
-    may_ask: Callable[[Context, str], bool] | None = None,
+    may_ask: Callable[[Context, str], bool] = lambda _, __: True,
 ) -> AsyncIterator[Callable[[str], AbstractAsyncContextManager[Bridged]]]:
     """A bridge for many clients: what it gives connects one of the named era."""
     async with SmcpAgent(gateway.url, office="office", name="bridge", max_away=tools.AWAY_S) as agent:

@@ -47,7 +47,6 @@ class Options:
     name: str
     json: bool
     max_payload: int
-    """Bytes of the largest result."""
     token: Token | None = field(default=None, repr=False)
 
     @classmethod

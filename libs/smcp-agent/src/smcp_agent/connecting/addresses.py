@@ -18,7 +18,6 @@ from smcp_proto.printable import without_login
 HEAD_START_S: Final = 1.0
 """How long a URL may take to answer before the next one is tried beside it: a host that hangs looks like a slow one."""
 READY_S: Final = 2.0
-"""How long a gateway may take to say whether it is ready."""
 
 
 class Addresses:

@@ -64,9 +64,8 @@ class OfficeServer:
     Args:
         agent: has entered the office. All clients are this Agent to the office.
         timeout: seconds that a call may take.
-        may: whether the sender of an MCP request may use a tool. Other tools are not listed. None: all may.
-        sender_may: as `may`, for the sender of the HTTP request that the current task answers: the MCP SDK checks a
-            call's headers against the tool's parameters before it creates a context.
+        may: whether the sender of an MCP request may use a tool. Other tools are not listed.
+        sender_may: as `may`, for the sender of the HTTP request that the current task answers: there is no context yet.
         may_ask: whether the sender may use the resources, prompts and completion of the Computer of that name.
         listing: when the list is a search in place of all tools.
         max_chars: how many characters of a result the sender gets; the rest is a resource. None: everything.
@@ -84,9 +83,9 @@ class OfficeServer:
         agent: SmcpAgent,
         *,
         timeout: float = MAX_TIMEOUT_S,
-        may: Callable[[Context, NamedTool], bool] | None = None,
+        may: Callable[[Context, NamedTool], bool] = lambda _, __: True,
         sender_may: Callable[[NamedTool], bool] = lambda _: True,
-        may_ask: Callable[[Context, str], bool] | None = None,
+        may_ask: Callable[[Context, str], bool] = lambda _, __: True,
         listing: ToolListOptions | None = None,
         max_chars: Callable[[Context], int | None] = lambda _: None,
         when_gone: calls.WhenGone = lambda _, __: nullcontext(),
@@ -97,7 +96,7 @@ class OfficeServer:
         self._timeout = timeout
         self._max_chars = max_chars
         self._when_gone = when_gone
-        self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListOptions(), sender_may)
+        self._listed = OfficeTools(may, listing or ToolListOptions(), sender_may)
         self._tools: dict[str, Tools] = {}
         self._kept: dict[tuple[str, str], str] = {}
         """The name of each tool, by Computer and own name, also of those that are gone: it stays theirs."""
@@ -111,7 +110,7 @@ class OfficeServer:
             get_tool_input_schema=self._listed.input_schema,
         )
         self.server.middleware.append(_begin_trace)
-        resources = OfficeResources(agent, self.server, may_ask or (lambda _, __: True), max_chars)
+        resources = OfficeResources(agent, self.server, may_ask, max_chars)
         OfficePrompts(agent, self.server, resources)
         self._subscriptions = ClientSubscriptions(agent, self.server, resources, watch_counter)
 
