@@ -137,11 +137,6 @@ def verb_of(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 
-def without_verb(subject: str) -> str:
-    """All but the last token: of a `client` subject the Computer that is asked."""
-    return subject.rpartition(".")[0]
-
-
 Route = Callable[[str, Headers], tuple[Row, Caller]]
 """Reads the row and the caller from a subject and its headers; ValueError where it says none."""
 
