@@ -79,7 +79,7 @@ def variable_of(input_id: str) -> str:
     return _VARIABLE + re.sub(r"[^A-Z0-9]", "_", input_id.upper())
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # its fields hold secrets
 class InputResolver:
     """Programs run once, and the user is asked once, as long as the definition of the input stays the same."""
 
