@@ -231,6 +231,7 @@ async def test_a_malformed_argument_is_refused_by_its_field() -> None:
                     "payload.params.context.arguments.x",
                 ),
                 (agent.finder("red", keywords=[[]]), "keywords.0"),  # type: ignore[list-item]  # tested
+                (agent.finder("red", keywords=["\ud800"]), "keywords.0"),
             ):
                 with pytest.raises(Malformed) as refused:
                     await ask

@@ -76,7 +76,7 @@ class ResourceMethods:
         request = self._finder_request(computer, **filters)
         again: FinderFilter = {**filters, "keywords": request.keywords}
         return await self._answers.get(
-            Query("finder", computer, request.model_dump_json(exclude={"agent", "req_id"})),
+            Query("finder", computer, repr(request.model_dump(exclude={"agent", "req_id"}))),
             lambda: self.get_finder(computer, **again),
             keep=lambda found: not found.get("a2c_as_listed"),
         )
