@@ -51,6 +51,8 @@ class PendingCall:
     """It is a tool call, which its owner knows also after it has ended. A query is known only while it runs."""
     subject: str = ""
     """The identity of who calls, or for whom: its owner knows the call by it, too."""
+    body: bytes = field(default=b"", repr=False)
+    """Its request as JSON, from the first try over the bus on."""
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
     arrives_until: float = 0.0
