@@ -13,7 +13,7 @@ import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.json_schema import Schema
+from smcp_computer.json_schema import LONGEST_REASON, Schema
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.tools import Catalogue, attributes
@@ -216,6 +216,12 @@ def test_a_wrong_argument_is_named_with_its_path_and_without_its_value(params: d
 )
 def test_arguments_that_the_schema_takes_are_not_refused(params: dict[str, Any]) -> None:
     assert Schema(SCHEMA).mistake(params) is None
+
+
+def test_what_is_said_of_a_mistake_stays_short_whatever_properties_are_called() -> None:
+    mistake = Schema({"additionalProperties": False}).mistake({"x" * 20_000: 1})
+    assert mistake is not None
+    assert len(mistake[1]) == LONGEST_REASON
 
 
 def test_a_name_that_is_no_text_is_left_to_the_server() -> None:

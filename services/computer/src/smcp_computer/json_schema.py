@@ -17,6 +17,8 @@ LEVELS: Final = 12
 """Of a schema that refers to itself so many are looked at: enough for one that doubles with each."""
 MOST_STEPS: Final = 10_000
 """Alternatives times values that are looked at for the place of a mistake: each takes some 10 µs."""
+LONGEST_REASON: Final = 1000
+"""Characters of what is said of a mistake: it may name properties, and the schema's values, of any length."""
 _SIDE_BY_SIDE: Final = frozenset({
     "allOf", "anyOf", "contains", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "patternProperties",
     "then",
@@ -52,7 +54,7 @@ class Schema:
                 return [], "does not fit the schema"
             self._validator.validate(value)
         except self._error as error:
-            return [str(each) for each in error.instance_path], error.message
+            return [str(each) for each in error.instance_path], error.message[:LONGEST_REASON]
         except UnicodeEncodeError:  # a half of a surrogate pair in a name: left to the MCP server
             pass
         return None
