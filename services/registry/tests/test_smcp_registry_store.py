@@ -220,19 +220,23 @@ async def test_members_are_read_while_nats_server_reads_its_configuration_again(
     async with open_bus(BusConfig(url=nats_url)) as bus:
         members = (await opened(bus)).members
         revision, ended = await members.write("o.agent", b"1", last=0), False
+        reads = [0] * 16
 
-        async def read() -> int:
-            count = 0
+        async def read(reader: int) -> None:
             while not ended:
                 assert (await members.read("o.agent")).revision == revision
-                count += 1
-            return count
+                reads[reader] += 1
 
-        reading = [asyncio.create_task(read()) for _ in range(16)]
-        for _ in range(20):  # without repeats, a read in fifty had no responder
-            await nats_url.nats.allow()
-        ended = True
-        assert min(await asyncio.gather(*reading)) > 0
+        async def all_have_read(times: int) -> None:
+            await eventually(lambda: min(reads) >= times)
+
+        async with asyncio.TaskGroup() as reading:
+            for reader in range(len(reads)):
+                reading.create_task(read(reader))
+            for times in range(1, 101):  # without repeats, a read in fifty had no responder
+                await all_have_read(times)
+                await nats_url.nats.allow()
+            ended = True
 
 
 async def test_a_mark_expires_after_its_own_time_and_not_after_a_lease(nats_url: str) -> None:
