@@ -297,7 +297,7 @@ async def test_without_a_terminal_the_tool_says_so(nats_url: str) -> None:
         SmcpAgent(world.url, office="office", name="anna") as agent,
     ):
         result = await agent.call_tool("box", "book", BOOK)
-        assert result.text == "the tool 'book' asks at this Computer's terminal (SMCP_ELICIT), and there is none"
+        assert result.text == "the tool 'book' asks at this Computer's terminal (SMCP_ELICIT), but there is no terminal"
 
 
 async def test_a_call_elicits_again_after_an_answer_and_is_cancelled_by_its_latest_request(

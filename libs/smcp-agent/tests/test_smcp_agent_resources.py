@@ -91,7 +91,7 @@ async def test_malformed_items_are_left_out_and_a_malformed_page_is_a_bad_reply(
             {"resources": {}},
             {"resources": [], "nextCursor": 5},
         ]
-        wrong = ["resources: is no list", "nextCursor: is no text"]
+        wrong = ["resources: is not a list", "nextCursor: is not a string"]
 
         async def answer(data: JsonObject) -> Any:
             return red._reply(data, result=results.pop(0))

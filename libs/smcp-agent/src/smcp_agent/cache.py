@@ -39,7 +39,7 @@ class Query(NamedTuple):
     kind: Literal["desktop", "finder", "resources"]
     computer: str | None
     detail: str | None = None
-    """Of a finder its filters, of a list of resources the MCP server; None: all."""
+    """For a finder its filters, for a list of resources the MCP server; None for all."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class AnswerCache:
         keep: Callable[[Answer], bool] = lambda _: True,
         max_age: float | None = None,
     ) -> Answer:
-        """The answer; asks only where none is kept that is up to date, and `max_age` seconds old at most. `keep`:
+        """The kept answer if it is up to date and at most `max_age` seconds old, else that of `ask`. `keep` tells
         whether an answer may be kept. Raises what `ask` raises."""
         self.used = True
         kept = self._kept.get(query)

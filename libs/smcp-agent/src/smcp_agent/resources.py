@@ -205,9 +205,9 @@ class ResourceMethods:
         params = {} if cursor is None else {"cursor": cursor}
         answered = await self._rpc.ask_mcp(event, params, computer=computer, server=server)
         listed, following = answered.result.get(key), answered.result.get("nextCursor")
-        wrong = f"{key}: is no list" if not isinstance(listed, list) else ""
+        wrong = f"{key}: is not a list" if not isinstance(listed, list) else ""
         if following is not None and not isinstance(following, str):
-            wrong = wrong or "nextCursor: is no text"
+            wrong = wrong or "nextCursor: is not a string"
         if wrong or not isinstance(listed, list):
             what = f"the list of {'templates' if key == 'resourceTemplates' else key} that {answered.sender} sent"
             raise BadReply(f"{what} is malformed: {wrong}", details={"field": wrong.partition(":")[0]})

@@ -44,7 +44,7 @@ class Subscriptions:
         self._spawn = spawn
         self._publish = publish
         self._wanted: dict[Subscription, int] = {}
-        """How many requests for each were granted, or wait for an answer."""
+        """Requests for each that were granted, or wait for an answer."""
         self._renewals: dict[str, asyncio.Task[None]] = {}
         """By Computer."""
 
@@ -55,7 +55,7 @@ class Subscriptions:
     async def add(self, subscription: Subscription) -> None:
         """Subscribe. If cancelled, unsubscribe in the background, as the Computer may have granted the request. Raises
         SmcpError: the request was refused, and an earlier subscription stays."""
-        # an interruption before the answer ends it, too
+        # before the request, so that a lost connection ends it, too
         self._wanted[subscription] = self._wanted.get(subscription, 0) + 1
         try:
             await self._ask("subscribe", subscription)
@@ -68,8 +68,8 @@ class Subscriptions:
             raise
 
     async def remove(self, subscription: Subscription) -> None:
-        """End a subscription; it is forgotten whatever comes of the request. One to the same resource with another
-        `server` or query may end with it at the Computer, and is renewed. Raises SmcpError: it was not confirmed."""
+        """End a subscription; it is forgotten whatever comes of the request. The Computer may end others to the
+        same resource with it, so they are renewed. Raises SmcpError if the Computer did not confirm it."""
         self._wanted.pop(subscription, None)
         await self._ask("unsubscribe", subscription)
         if others := [each for each in self._wanted if each.resource == subscription.resource]:

@@ -265,7 +265,7 @@ class JwtVerifier:
         if algorithm == SHARED and self.secret is not None:
             return SHARED, self.secret.encode()
         if algorithm not in PUBLIC or self.jwks is None:
-            raise NotAccepted(f"nothing is configured to check its algorithm {algorithm!r:.64} with")
+            raise NotAccepted(f"no key is configured for its algorithm {algorithm!r:.64}")
         found = await self.jwks.find(kid, algorithm)
         if found is None:
             which = "no key, or several," if kid is None else f"no key {kid!r:.64}"

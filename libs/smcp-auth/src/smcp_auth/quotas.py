@@ -4,7 +4,7 @@ The settings `SMCP_QUOTA_*` are the defaults for both. What a key's entry or a t
 them for that subject, and where it is more, for what it does in its offices. Each process counts by itself.
 
 Gateways count events, connections, reads and subscriptions of Socket.IO clients; smcp-mcp counts requests,
-streams, reads and watched resources of MCP clients. At gateways, what is below all quotas is begun in `Turns`.
+streams, reads and watched resources of MCP clients. At gateways, `Turns` begins the events that no quota refuses.
 """
 
 import asyncio
@@ -108,8 +108,8 @@ class Quotas:
         return len(self._accounts)
 
     def begin(self, holder: Holder, size: int) -> Ticket:
-        """Count an event of `size` bytes (0: `arrived` has counted them), before it is carried out. Raises RateLimited:
-        it is above a quota, and not counted (`details.quota`, `limit`, `retry_after_s`)."""
+        """Count an event before it is carried out; `size` is 0 if `arrived` has counted its bytes. Raises RateLimited
+        if it is above a quota; then it is not counted (`details.quota`, `limit`, `retry_after_s`)."""
         now, ticket = self._clock(), self._ticket_of(holder)
         for key, account, limits in ticket:
             if account.calls_in_flight >= limits.calls_in_flight:
@@ -179,7 +179,7 @@ class Quotas:
         return change
 
     def arrived(self, holder: Holder, size: int) -> float:
-        """Count a large message, from its sender or for it; for so many seconds it has to wait."""
+        """Count a large message from or to the holder. Returns for how many seconds it has to wait."""
         now, late_s = self._clock(), 0.0
         for _, account, limits in self._ticket_of(holder):
             late_s = max(late_s, limits.bytes.wait(account.bytes, now))
@@ -232,7 +232,7 @@ class Turns:
     """In which order events are begun: offices take turns, and each begins few between two looks at the network.
 
     So an office that sends a thousand at once delays its own, and not what others send meanwhile. The offices of one
-    key or token have a bound together, too.
+    key or token share a limit, too.
     """
 
     def __init__(self) -> None:

@@ -67,8 +67,8 @@ def asked_for(seconds: float) -> str:
 
 
 def time_limit(timeout: float, left: float) -> float:
-    """Seconds after which the Computer's side answers for what still runs: sooner than its asker gives up. Of
-    `timeout`, which the whole request was given, `left` is what is left here."""
+    """How long a tool may run here, in seconds: a little less than its caller waits. `timeout` is that of the whole
+    request, and `left` what remains of it."""
     return max(min(timeout, left) - min(0.5, timeout / 10), 0.0)
 
 

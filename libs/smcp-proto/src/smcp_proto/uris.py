@@ -204,14 +204,14 @@ def without_query(uri: str) -> str:
 
 
 MAX_ABOVE: Final = 64
-"""The highest ancestor to look for: a URI may have thousands of segments."""
+"""How many URIs `resources_above` gives at most: a URI may have thousands of segments."""
 
 
 def resources_above(uri: str) -> Iterator[str]:
-    """The URIs of which `uri` is a part, the nearest first: without its query, then without its last segment, and so
-    on, each with and without a slash at its end; at most `MAX_ABOVE`.
+    """The URIs that contain `uri`, the nearest first: without its query, then each parent path with and without a slash
+    at its end; at most `MAX_ABOVE`.
 
-    MCP lets a server tell of the change of such a part to who subscribed to the whole.
+    MCP lets a server notify the subscribers of a resource when a part of it changes.
     """
     path = uri.partition("?")[0]
     authority = path.find("://") + 3

@@ -19,7 +19,9 @@ Value = TypeVar("Value")
 
 
 def replace_files(contents: Mapping[Path, bytes], *, keep_access: bool = False, mode: int = 0o600) -> None:
-    """Write or replace files, none before all are written; `keep_access` keeps the owner and mode of one that is there.
+    """Write all files beside their places, then rename them into place.
+
+    `keep_access` keeps the owner and mode of a file that is there.
 
     Raises OSError: none is changed, unless the system refuses to rename.
     """
@@ -103,7 +105,7 @@ class WatchedFile(Generic[Value]):
     def refresh(self) -> bool:
         """Read the file again if it has changed; returns whether it had. Blocks: call it in a thread.
 
-        Raises UnusableFile, once for a change: it cannot be read, and the value stays as it is.
+        Raises UnusableFile, once per change, if the file cannot be read; the value stays as it is.
         """
         now = stamp(self._path)  # before reading: a change meanwhile is seen next time
         if now == self._seen:

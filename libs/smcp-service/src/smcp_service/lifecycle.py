@@ -149,7 +149,7 @@ async def serve_until_stopped(
 
 
 class Background:
-    """The endless tasks of a service: one that dies takes the process down."""
+    """The background tasks of a service: one that fails takes the process down."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group

@@ -1,4 +1,4 @@
-"""Elicitations that are answered at this host's terminal, line by line. A page is named, and never opened."""
+"""Elicitations that are answered at this host's terminal, line by line. A URL is shown, and never opened."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -24,7 +24,7 @@ class InputTerminal:
 
     async def answers(self, target: Target, requests: Elicitations) -> Answers:
         """Raises ElicitationRefused: there is no terminal."""
-        none = "asks at this Computer's terminal (SMCP_ELICIT), and there is none"
+        none = "asks at this Computer's terminal (SMCP_ELICIT), but there is no terminal"
         if self._terminal is None:
             raise ElicitationRefused(none)
         asks = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "

@@ -245,7 +245,7 @@ def pin(
     name: Name = None,
     as_json: Json = False,
 ) -> None:
-    """Record the tools of MCP servers in a file. One that changes is not called until `pin --update` approves it."""
+    """Record the tools of MCP servers in a file. A tool that changes is not called until `pin --update`."""
     from smcp_computer.pins import read_pins, readable_json  # noqa: PLC0415 -- it takes a second to load
 
     computer = find(office, name)
@@ -268,6 +268,7 @@ def pin(
             replace_files({file: text.encode()}, keep_access=True, mode=0o644)
         except OSError as error:
             raise Failure(f"{file}: cannot be written: {error.strerror}") from None
+        # reads the whole configuration again, with the pins, whichever server it names
         computer.ask("POST", "servers", next(iter(now)), "reload")
     if as_json:
         print_json({"file": str(file), "difference": difference})

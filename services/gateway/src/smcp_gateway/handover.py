@@ -38,8 +38,8 @@ KEEP_S: Final = 8.0
 """How long the registry may take to keep a seat (seconds), retries included: in a drain many ask at once."""
 KEEP_AGAIN_S: Final = 0.5
 """Between two requests to keep a seat; longer than for a join, since many ask at once."""
-QUIET_S: Final = 0.05
-"""Between two looks whether something is in flight for a client."""
+BUSY_POLL_S: Final = 0.05
+"""Between two looks whether something is in flight for a client that is to be sent away."""
 PAUSE_S: Final = 0.1
 """Between two looks at unsent bytes, and before a seat that no registry could keep is asked for again."""
 MARGIN: Final = 2
@@ -160,7 +160,7 @@ class Moves:
     async def _quiet(self, session: Session, until: float) -> bool:
         """Wait at most until then (loop time) that nothing is in flight for a client; whether that is so."""
         while session.busy and self._loop.time() < until:  # noqa: ASYNC110 -- an event would cost each call something
-            await asyncio.sleep(QUIET_S)
+            await asyncio.sleep(BUSY_POLL_S)
         return not session.busy
 
     def _cut_off(self, session: Session) -> None:

@@ -49,8 +49,8 @@ HANDOVER_S: Final = 12.0
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
 """Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
-FIRST_CHECK_S: Final = 0.25
-LONGEST_CHECK_S: Final = 5.0
+FIRST_RECHECK_S: Final = 0.25
+LONGEST_RECHECK_S: Final = 5.0
 """Between two attempts while no gateway lets this service in."""
 CHECK_S: Final = 30.0
 """Between two checks of the gateway while all is well."""
@@ -207,10 +207,10 @@ class GatewayCheck:
     def __init__(self, settings: McpSettings) -> None:
         self._settings = settings
         self.problem: str | None = "not connected to a gateway yet"
-        """Why no gateway let this service in at the last check; None: one did."""
+        """Why the service is not ready; None if its token was accepted at the last check, even if over a quota."""
 
     async def run(self) -> None:
-        addresses, backoff = Addresses(self._settings.gateways), Backoff(FIRST_CHECK_S, LONGEST_CHECK_S)
+        addresses, backoff = Addresses(self._settings.gateways), Backoff(FIRST_RECHECK_S, LONGEST_RECHECK_S)
         auth = {DELEGATES: True} if self._settings.auth_configured else {}
         while True:
             least = 0.0

@@ -47,10 +47,10 @@ class Tombstone:
 
 
 class MembersView(View):
-    """Who is in which office. `revision` never goes back but while a bucket that was made anew is empty.
+    """Who is in which office. `revision` decreases only while a bucket that was made anew is empty.
 
     Args:
-        lease_s: within which those that live have asserted their members again after a bucket was lost, in seconds.
+        lease_s: seconds in which living owners assert their members again after a bucket was lost.
     """
 
     def __init__(self, *, lease_s: float = 10.0) -> None:
@@ -66,7 +66,7 @@ class MembersView(View):
         self.revision = 0
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:
-        self._await(self._entries.keys() - {change.key for change in entries})
+        self._expect_back(self._entries.keys() - {change.key for change in entries})
         tombstones = self._tombstones
         self._entries, self._offices, self._tombstones = {}, {}, {}
         for change in entries:
@@ -157,8 +157,8 @@ class MembersView(View):
         self._entries[change.key] = entry
         self._offices.setdefault(record.office, {})[change.key] = entry
 
-    def _await(self, vanished: Set[str]) -> None:
-        """These were members, and nothing stands under their keys, where a leave would."""
+    def _expect_back(self, vanished: Set[str]) -> None:
+        """Their keys are gone, where a leave would have put a tombstone."""
         for key in vanished:
             self._awaited.setdefault(self._entries[key].record.office, set()).add(key)
         if vanished:

@@ -61,7 +61,7 @@ START_S: Final = 30.0
 """How long the store may take to be usable when a registry starts (seconds). A new cluster elects its leader and then
 one for each bucket; a lost round takes up to 9 s. The process is not ready until then."""
 PAUSE_S: Final = 0.25
-"""Between two requests to JetStream while its cluster elects leaders."""
+"""Between two requests to JetStream while nobody answers: leaders are elected, or a node reads its file again."""
 DUPLICATES_S: Final = 120.0
 """JetStream's default window; entries that live shorter need a shorter one."""
 NAME_IN_USE: Final = 10058
@@ -96,7 +96,7 @@ class Stored:
 
 
 class Bucket:
-    """One bucket. All methods raise `Unavailable` where JetStream does not answer within 2 s.
+    """One bucket. All methods raise `Unavailable` where JetStream does not answer within 2 s, and without a connection.
 
     Of many requests 32 at a time are sent, and their 2 s begin then: with hundreds, the time of this process would be
     taken for that of the store. Where one got no answer, those that wait behind it are not sent.
@@ -112,7 +112,7 @@ class Bucket:
         """The newest revision that this process wrote."""
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._unanswered = 0
-        """Requests that got no answer in time."""
+        """Requests that nobody answered in time, or nobody took."""
 
     async def read(self, key: str) -> Stored:
         try:
@@ -355,7 +355,7 @@ async def _update(js: JetStreamContext, bucket: str, plan: api.StreamConfig) -> 
         )
     replicas = max(found.num_replicas or 1, plan.num_replicas or 1)
     if replicas != plan.num_replicas:
-        _log.warning("the bucket %s stays on %d servers, SMCP_KV_REPLICAS is less", bucket, replicas)
+        _log.warning("the bucket %s stays on %d servers, although SMCP_KV_REPLICAS is smaller", bucket, replicas)
     return plan.evolve(first_seq=None, num_replicas=replicas)
 
 

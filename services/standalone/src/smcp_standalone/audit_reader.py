@@ -191,7 +191,7 @@ def _in_one_call(other: str | None, at: str) -> bool:
 
 
 class Chains:
-    """Checks the records of all writers, given in any order. `whole`: each writer's first record has to be there."""
+    """Checks the records of all writers, given in any order. `whole`: each writer's first record must be there, too."""
 
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole

@@ -65,7 +65,7 @@ def advertise_run(url: str, credentials: Path, agents_url: str) -> AbstractConte
 
 
 def command_config(settings: ServiceSettings, name: str) -> BusConfig:
-    """The connection of a command, which says soon that nothing answers."""
+    """The connection of a command, which ends soon if NATS cannot be reached."""
     return BusConfig(
         url=settings.nats_url,
         credentials=configured_credentials(settings.nats_creds),

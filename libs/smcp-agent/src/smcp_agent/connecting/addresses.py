@@ -122,6 +122,7 @@ def delay(error: SmcpError) -> float:
         case NotAuthenticated():
             return jittered(TOKEN_S)
         case RateLimited():
-            return jittered(1.25 * (retry_after(error) or SHUT_OUT_S))  # 20 % less at most: not before the gateway said
+            # `jittered` takes up to 20 % off: never earlier than the gateway asked for
+            return jittered(1.25 * (retry_after(error) or SHUT_OUT_S))
         case _:
             return 0.0

@@ -133,8 +133,8 @@ _SIGN_S: Final = 2.0
 _STALL_S: Final = 15.0
 """How long no new chunk may come: a peer that is suspended must not hold its share of the budget for an hour."""
 _LOST_S: Final = 5.0
-"""After so long without a new chunk what is on its way is asked for again, once: a node of NATS that dies takes it
-along, though no connection of ours breaks. A chunk of 512 KiB takes 4 s on a line of 1 MBit/s."""
+"""After so long without a new chunk the missing ones are asked for once more: a node of NATS may have died with them,
+while our connection stands. A chunk of 512 KiB takes 4 s on a line of 1 MBit/s."""
 LONGEST_S: Final = 300.0
 """How long a body may take, however long its request may: 32 MiB over a line of 1 MBit/s. Others wait for its share."""
 
@@ -165,7 +165,7 @@ class Pulling(Awaited[bytes]):
         self._ticked = 0.0
         self._probed = 0.0
         self._asked_again = False
-        """Since the last new chunk."""
+        """Whether what is missing was asked for once more since the last new chunk."""
         self._timer: asyncio.TimerHandle | None = None
         self.subject = ""
         """Where the chunks shall arrive."""

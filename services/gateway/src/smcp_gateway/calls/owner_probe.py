@@ -3,8 +3,8 @@
 The bus does not say that a receiver died after a request was delivered. So the owner of each call that is older than a
 moment is asked `pending`, again and again (ADR 0003). What it learns ends a call with 503 and `details.may_have_run`,
 or with 404 where the registry says that the Computer has left. `details.gone` says that a repeat would find nobody:
-nobody serves the subject, or the owner is silent, or not confirmed, for most of a lease. It is not said where a node
-of NATS left just before: the owner may be looking for another node, and goes on with its calls meanwhile.
+nobody serves the subject, or the owner is silent, or not confirmed, for most of a lease. It is left
+out just after a node of NATS has gone: the owner may be connecting to another one while its calls go on.
 """
 
 import asyncio
@@ -119,8 +119,8 @@ class OwnerProbe:
             return False
         except RequestTimedOut:
             late = self._loop.time() - now - self._patience
-            moves = any(call.arrives_until >= now + STILL_S for call in calls)  # its owner asked for a part since
-            if owner.heard_at < now and not moves and late < OWN_LAG_S:
+            receives = any(call.arrives_until >= now + STILL_S for call in calls)  # its owner asked for a part since
+            if owner.heard_at < now and not receives and late < OWN_LAG_S:
                 await self._end_gone(calls, now, "the Computer does not answer", self._patience * FIND)
         except BusError:
             pass  # the connection broke: the bus ends these calls itself

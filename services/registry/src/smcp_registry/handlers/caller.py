@@ -70,8 +70,8 @@ class Callers:
         """Check this before the store is read: a member may come back meanwhile.
 
         Raises:
-            Unavailable: NATS lost its store, and this member (without one: anybody of the office) has not asserted
-                itself yet. An answer that it is no member would make it leave and enter again.
+            Unavailable: NATS lost its store, and this member (if none is named, any member of the office) has not
+                asserted itself again. An answer that it is no member would make it leave and enter again.
         """
         awaited = self.view.awaited(office)
         if awaited if role is None else record_key(office, role, name) in awaited:
