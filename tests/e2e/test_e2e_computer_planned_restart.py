@@ -88,7 +88,7 @@ async def test_no_call_fails_while_a_computer_restarts_and_nobody_sees_it_leave(
         # announcements come in the order of the log: after this one nothing of the earlier ones can follow
         async with member(world.url(0), "computer", LAB, "last"):
             await watcher.told(ENTER, timeout=BACK_S, computer="last")
-        moved = [notice for notice in watcher.notices[seen:] if notice[0] in (ENTER, LEAVE)]
+            moved = [notice for notice in watcher.notices[seen:] if notice[0] in (ENTER, LEAVE)]
         assert moved == [(ENTER, {"office_id": LAB, "computer": "last"})]
         told = [name for name, body in watcher.notices[seen:] if body.get("computer") == host.name]
         assert told.count("notify:update_tool_list") >= 2, "its tools may be others"

@@ -55,8 +55,8 @@ async def a_stopping_gateway_loses_no_call_and_its_members_do_not_leave(world: W
         # Announcements come in the order of the log: after this one nothing of the earlier ones can follow.
         async with member(world.url(0), "computer", LAB, "last"):
             await watcher.told(ENTER, timeout=BACK_S, computer="last")
-        told = [notice for notice in watcher.notices[seen:] if notice[0].startswith("notify:")]
-        assert told == [(ENTER, {"office_id": LAB, "computer": "last"})], told
+            told = [notice for notice in watcher.notices[seen:] if notice[0].startswith("notify:")]
+            assert told == [(ENTER, {"office_id": LAB, "computer": "last"})], told
     assert [flight.runs() for flight in flights] == [1]
 
 
