@@ -3,14 +3,17 @@
 import asyncio
 import shlex
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+from mcp.client import Client
 
 from smcp_computer.mcp.errors import BadAnswer, CallBrokenOff, RequestRefused, ServerDied, ServerNotRunning
 from smcp_computer.mcp.events import State
-from smcp_computer.mcp.supervisor import POLL_S, Limits
+from smcp_computer.mcp.supervisor import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, running, text
 from smcp_testing.waiting import BOUND_S, eventually
@@ -189,10 +192,28 @@ async def test_a_changed_list_of_tools_is_noticed(kind: str) -> None:
         async with running(box=server) as servers:
             box = servers["box"]
             await call(box, "add_tool", name="newcomer")
-            # over HTTP, what a server says before the stream for it is open is lost: the list is read again later
-            await eventually(lambda: "newcomer" in {tool.name for tool in box.tools}, timeout=POLL_S + BOUND_S)
+            await eventually(lambda: "newcomer" in {tool.name for tool in box.tools})
             await call(box, "remove_tool", name="newcomer")
             await eventually(lambda: "newcomer" not in {tool.name for tool in box.tools})
+
+
+async def test_a_list_of_tools_that_changed_before_the_stream_of_changes_was_open_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listen, changed = Client.listen, asyncio.Event()
+
+    @asynccontextmanager
+    async def late(client: Client, **wanted: Any) -> AsyncIterator[Any]:
+        await changed.wait()
+        async with listen(client, **wanted) as events:
+            yield events
+
+    monkeypatch.setattr(Client, "listen", late)
+    async with running(box=configs.stdio()) as servers:
+        box = servers["box"]
+        await call(box, "add_tool", name="newcomer")
+        changed.set()
+        await eventually(lambda: "newcomer" in {tool.name for tool in box.tools})
 
 
 @pytest.mark.parametrize("kind", ["streamable", "sse"])

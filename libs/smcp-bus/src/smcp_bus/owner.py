@@ -22,17 +22,7 @@ from smcp_bus import exact_json
 from smcp_bus.bus import Note
 from smcp_bus.dispatch import Dispatcher
 from smcp_bus.limits import ByteBudget, Key, surplus
-from smcp_bus.ownership import (
-    FREED,
-    MAX_CANCELLERS,
-    MAX_REQUESTS,
-    CallKey,
-    EndedCall,
-    Ownership,
-    RunningCall,
-    Seat,
-    Stop,
-)
+from smcp_bus.ownership import FREED, MAX_CANCELLERS, CallKey, EndedCall, Ownership, RunningCall, Seat, Stop
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tool_progress import ProgressThrottle, note_counts
 from smcp_bus.tracing import event
@@ -47,8 +37,8 @@ ABSENT_S: Final = 5.0
 MAX_KEYS: Final = 100_000
 """Ended calls, and tombstones, at most (see `surplus`)."""
 RUNNING_BYTES: Final = 256 * 1024 * 1024
-"""The most that the parameters of running calls take, shared per office. They stay if their callers have gone. A small
-call counts as if the limit were for `MAX_REQUESTS` of them."""
+"""The most that the parameters of running calls take, shared per office: they stay if their callers have gone."""
+MOST_RUNNING: Final = 8192  # small calls: each counts for its part of `RUNNING_BYTES` at least
 ANSWERED_S: Final = 0.3
 """How long the answer of a call that has ended may be on its way (seconds)."""
 HELD_BEFORE_S: Final = 5.0
@@ -172,7 +162,7 @@ class Owner:
                 event("smcp.kept_answer")
                 return known
             limit, now = tool_results.time_limit(request.timeout, left), self._loop.time()
-            if (grant := self._bytes.take(max(size, RUNNING_BYTES // MAX_REQUESTS), seat.office)) is None:
+            if (grant := self._bytes.take(max(size, RUNNING_BYTES // MOST_RUNNING), seat.office)) is None:
                 raise Unavailable("too many calls run here; ask again", details={"may_have_run": False})
             call = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer], grant)
             if note is not None:

@@ -86,6 +86,7 @@ class ListenStream:
         """Pauses before a stream that broke, or could not be opened, is opened again, until one lives."""
         self._lost = False
         """A stream broke: changes since then were not received."""
+        self._was_open = False
         self._closed: ServerError | None = None
         """Why there never will be a stream again."""
         if self.tools or self.resources:
@@ -147,6 +148,9 @@ class ListenStream:
         if self._open is not None and self._lost:
             self._lost = False
             self._catch_up()
+        elif self._open is not None and not self._was_open and self.tools:
+            self._notify(ToolsChanged(self._server))  # they were listed before this stream told of changes
+        self._was_open = self._was_open or self._open is not None
         if agreed:
             self._unsubscribed(self._wanted.intersection(uris) - self._asked.keys() - honored)
 
