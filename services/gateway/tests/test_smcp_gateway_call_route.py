@@ -214,7 +214,7 @@ async def test_large_unread_results_wait_within_a_bound(nats_url: str, calls: in
 async def test_calls_above_the_share_of_an_office_are_503_and_not_run_and_another_office_is_served(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "MAX_REQUESTS", 4)
+    monkeypatch.setattr(owner, "MOST_RUNNING", 4)
     async with couple(nats_url, 1) as pair, connected(pair.world.url) as bob, connected(pair.world.url) as car:
         asked = serve(pair.box, CALL, hang(pair.box))
         waiting = [asyncio.create_task(pair.anna.call(CALL, call(number, timeout=60))) for number in range(2)]

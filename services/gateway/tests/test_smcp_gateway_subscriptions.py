@@ -64,31 +64,43 @@ def request() -> SubscribeResourceReq:
     return SubscribeResourceReq.model_validate({"roomId": "o", "computerId": "box", "agent": "anna", "payload": params})
 
 
+class Asked:
+    """The Computer: it was asked, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.answer: asyncio.Future[RawJson] = asyncio.get_running_loop().create_future()
+
+    def __call__(self) -> asyncio.Future[RawJson]:
+        self.asked.set()
+        return self.answer
+
+
 GRANTED = RawJson(b'{"payload":{"jsonrpc":"2.0","id":1,"result":{}}}')
 
 
 async def test_a_subscription_that_is_granted_after_an_unsubscribe_stays() -> None:
-    table, answer = Subscriptions(), asyncio.get_running_loop().create_future()
+    table, computer = Subscriptions(), Asked()
     subscribe(table)
-    again = asyncio.create_task(table.subscribe(request(), lambda: answer))
-    await asyncio.sleep(0)
+    again = asyncio.create_task(table.subscribe(request(), computer))
+    await computer.asked.wait()
     table.end("anna", None, URI)
-    answer.set_result(GRANTED)
+    computer.answer.set_result(GRANTED)
     await again
     assert who(table) == ["anna"]
 
 
 @pytest.mark.parametrize("returns", [True, False])
 async def test_a_request_of_a_membership_that_has_ended_changes_nothing(returns: bool) -> None:
-    table, answer = Subscriptions(), asyncio.get_running_loop().create_future()
-    late = asyncio.create_task(table.subscribe(request(), lambda: answer))
-    await asyncio.sleep(0)
+    table, computer = Subscriptions(), Asked()
+    late = asyncio.create_task(table.subscribe(request(), computer))
+    await computer.asked.wait()
     table.left("anna")
     if returns:
         subscribe(table)
-        answer.set_exception(TimeoutError())
+        computer.answer.set_exception(TimeoutError())
     else:
-        answer.set_result(GRANTED)
+        computer.answer.set_result(GRANTED)
     await asyncio.wait([late])
     assert isinstance(late.exception(), TimeoutError) == returns
     assert who(table) == ["anna"] * returns

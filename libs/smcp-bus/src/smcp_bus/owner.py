@@ -1,10 +1,9 @@
 """The owner of a Computer keeps its calls: each runs once, has one answer, and can be cancelled.
 
-The process that serves a Computer's subject owns it: a native Computer itself, or the gateway of one on Socket.IO. How
-a tool is run is theirs. The same call again joins the one that runs, or gets the result that is kept.
-
-One `Owner` for a process, since the bound on its memory is the process's, and since a Computer that leaves and joins
-again must not run again what it ran. Whether it may run anything now is for `smcp_bus.ownership`.
+The process that serves a Computer's subject owns it: a native Computer itself, or the gateway of one on Socket.IO.
+The same call again joins the one that runs, or gets the result that is kept. One `Owner` for a process: the bound on
+memory is the process's, and a Computer that leaves and joins again must not run again what it ran. Whether it may run
+anything now is for `smcp_bus.ownership`.
 """
 
 import asyncio
@@ -38,7 +37,8 @@ MAX_KEYS: Final = 100_000
 """Ended calls, and tombstones, at most (see `surplus`)."""
 RUNNING_BYTES: Final = 256 * 1024 * 1024
 """The most that the parameters of running calls take, shared per office: they stay if their callers have gone."""
-MOST_RUNNING: Final = 8192  # small calls: each counts for its part of `RUNNING_BYTES` at least
+MOST_RUNNING: Final = 8192
+"""Small calls that run at most: each counts for at least so small a part of `RUNNING_BYTES`."""
 ANSWERED_S: Final = 0.3
 """How long the answer of a call that has ended may be on its way (seconds)."""
 HELD_BEFORE_S: Final = 5.0
