@@ -174,11 +174,26 @@ async def test_half_of_a_surrogate_pair_is_refused_and_its_field_named() -> None
     assert error_of(await ask(door_with(None), large))["code"] == 400
 
 
+ASKED: Final = {"agent": "alice", "req_id": "r1"}
+REQUESTS: Final[dict[str, dict[str, Any]]] = {
+    "server:join_office": {"role": "agent", "name": "alice", "office_id": "lab"},
+    "server:leave_office": {"office_id": "lab"},
+    "server:list_room": {**ASKED, "office_id": "lab"},
+    "client:tool_call": REQUEST,
+    "client:get_tools": {**ASKED, "computer": "pc"},
+    "client:get_config": {**ASKED, "computer": "pc"},
+}
+
+
 @pytest.mark.rule("answers.errors.400")
-@pytest.mark.parametrize("field", ["agent", "req_id", "computer", "tool_name", "params", "timeout"])
-async def test_a_missing_field_is_named(field: str) -> None:
-    body = {key: value for key, value in REQUEST.items() if key != field}
-    error = error_of(await ask(door_with(None), body))
+@pytest.mark.parametrize(("event", "field"), [(event, field) for event, good in REQUESTS.items() for field in good])
+@pytest.mark.parametrize("caller", [ALICE, Caller(role=None)], ids=["a member", "a stranger"])
+async def test_a_missing_field_is_named(event: str, field: str, caller: Caller) -> None:
+    async def handler(request: BaseModel, call: Call) -> None:
+        raise AssertionError("it was taken")
+
+    body = {key: value for key, value in REQUESTS[event].items() if key != field}
+    error = error_of(await Dispatcher({event: handler}).dispatch(CATALOG[event], caller, body))
     assert error["code"] == 400
     assert error["details"]["field"] == field
 

@@ -291,23 +291,6 @@ async def test_subjects_with_white_space_and_headers_with_line_breaks_are_refuse
         assert bus.connected
 
 
-async def test_a_process_has_one_id_and_its_own(nats_url: str) -> None:
-    async with open_bus(BusConfig(url=nats_url)) as one, open_bus(BusConfig(url=nats_url, process="p2")) as two:
-        assert len(one.process) == 32
-        assert two.process == "p2"
-        assert one.credential == "open"
-
-
-async def test_jetstream_works_over_the_same_connection_and_after_a_restart(nats_server: NatsServer) -> None:
-    async with open_bus(BusConfig(url=nats_server.url)) as bus:
-        bucket = await bus.jetstream().create_key_value(bucket="members")
-        await bucket.put("a", b"1")
-        await nats_server.restart()
-        await eventually(lambda: bus.connected)
-        entry = await bucket.get("a")
-        assert entry.value == b"1"
-
-
 async def _served(bus: NatsBus, subject: str) -> bool:
     try:
         await bus.request(subject, b"", timeout=30)

@@ -154,23 +154,6 @@ async def test_a_lease_survives_registries_that_are_away(nats_server: NatsServer
             running.cancel()
 
 
-async def test_a_suspended_registry_does_not_delay_a_request(nats_server: NatsServer) -> None:
-    asked: list[Incoming] = []
-    never = asyncio.Event()
-
-    async def registry(incoming: Incoming) -> Reply:
-        asked.append(incoming)
-        if len(asked) == 1:
-            await never.wait()
-        return Reply(Joined(revision=3).model_dump_json().encode())
-
-    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
-        await answering(bus, registry)
-        assert (await join(bus)).revision == 3
-        assert len(asked) == 2
-        never.set()
-
-
 async def test_a_cancelled_request_to_the_registries_leaves_nothing(nats_server: NatsServer) -> None:
     arrived, never = asyncio.Event(), asyncio.Event()
 

@@ -18,7 +18,6 @@ from smcp_proto.catalog import (
     by_verb,
     lookup,
     upstream,
-    verb_of,
 )
 
 EVENTS = """
@@ -204,29 +203,8 @@ def test_a_known_event_is_found_by_its_name_and_by_its_verb(row: Row) -> None:
     assert by_verb(prefix, row.verb) is row  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("row", [row for row in CATALOG.values() if row.notifies], ids=lambda row: row.event)
-def test_an_events_notification_has_the_same_verb(row: Row) -> None:
-    assert row.notifies
-    assert CATALOG[row.notifies].verb == row.verb
-    assert CATALOG[row.notifies].ack is Ack.NONE
-
-
 def test_only_a_call_carries_a_large_body() -> None:
     assert [row.event for row in CATALOG.values() if row.size is SizeClass.BODY] == ["client:tool_call"]
-
-
-@pytest.mark.rule("answers.nats.verbs")
-@pytest.mark.parametrize(
-    ("event", "verb"),
-    [
-        ("client:tool_call", "tool_call"),
-        ("client:resources/list", "resources_list"),
-        ("client:resources/templates/list", "resources_templates_list"),
-        ("notify:resources/list_changed", "resources_list_changed"),
-    ],
-)
-def test_verbs_are_the_names_with_slashes_replaced(event: str, verb: str) -> None:
-    assert verb_of(event) == verb
 
 
 @pytest.mark.rule(

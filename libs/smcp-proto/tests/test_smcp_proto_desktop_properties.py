@@ -1,8 +1,6 @@
 """Properties of any desktop (desktop.txt, Desktop 组织策略)."""
 
-import random
 from dataclasses import replace
-from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -39,56 +37,11 @@ def numbered(windows: list[Window]) -> list[Window]:
     ]
 
 
-@given(windows_of_any_kind, histories)
-def test_an_equal_copy_of_the_windows_gives_the_same_desktop(windows: list[Window], history: list[str]) -> None:
-    closer = [Window(each.server, MappingProxyType(dict(each.resource)), tuple(each.contents)) for each in windows]
-    assert organize_desktop(closer, None, history) == organize_desktop(windows, None, history)
-
-
 @pytest.mark.rule("desktop.organize.5.limit")
 @given(windows_of_any_kind, histories, st.integers(0, 13))
 def test_a_smaller_desktop_is_a_prefix_of_the_full_one(windows: list[Window], history: list[str], size: int) -> None:
     whole = organize_desktop(windows, None, history).desktops
     assert organize_desktop(windows, size, history).desktops == whole[:size]
-
-
-@pytest.mark.rule("desktop.organize.1.groups")
-@given(windows_of_any_kind, histories, st.randoms(use_true_random=False))
-def test_the_order_of_the_input_across_servers_does_not_matter(
-    windows: list[Window], history: list[str], shuffle: random.Random
-) -> None:
-    windows = numbered(windows)
-    order = [each.server for each in windows]
-    shuffle.shuffle(order)
-    own = {server: iter([each for each in windows if each.server == server]) for server in order}
-    mixed = [next(own[server]) for server in order]
-    assert organize_desktop(mixed, None, history).desktops == organize_desktop(windows, None, history).desktops
-
-
-@given(windows_of_any_kind, histories)
-def test_the_shown_windows_keep_their_order_without_the_others(windows: list[Window], history: list[str]) -> None:
-    windows = [each for each in numbered(windows) if each.resource["uri"].startswith(f"{HOST}/")]
-    shown = organize_desktop(windows, None, history).desktops
-    left = [each for each in windows if any(text.partition("\n\n")[0] == each.resource["uri"] for text in shown)]
-    assert organize_desktop(left, None, history).desktops == shown
-
-
-@pytest.mark.rule("desktop.organize.4.others")
-@given(windows_of_any_kind, histories)
-def test_every_window_with_text_is_shown_once_unless_another_is_fullscreen(
-    windows: list[Window], history: list[str]
-) -> None:
-    windows = [each for each in numbered(windows) if each.resource["uri"].startswith(f"{HOST}/")]
-    filled = [each for each in windows if any("text" in item for item in each.contents)]
-    full = {each.server for each in filled if each.resource["_meta"]["fullscreen"] is True}
-    shown = sorted(text.partition("\n\n")[0] for text in organize_desktop(windows, None, history).desktops)
-    alone = [
-        next(each for each in filled if each.server == server and each.resource["_meta"]["fullscreen"] is True)
-        for server in full
-    ]
-    assert shown == sorted(
-        each.resource["uri"] for each in [*alone, *(each for each in filled if each.server not in full)]
-    )
 
 
 @pytest.mark.rule("answers.desktop.at_once")
@@ -159,12 +112,6 @@ def test_servers_and_windows_are_ordered_by_the_steps_of_the_page(windows: list[
     filled = [each for each in windows if any("text" in item for item in each.contents)]
     shown = organize_desktop(windows, None, history).desktops
     assert [text.partition("\n\n")[0] for text in shown] == oracle(filled, history)
-
-
-@pytest.mark.rule("desktop.organize.input")
-@given(windows_of_any_kind, histories)
-def test_a_desktop_made_twice_is_the_same(windows: list[Window], history: list[str]) -> None:
-    assert organize_desktop(windows, None, history) == organize_desktop(windows, None, history)
 
 
 json_values = st.recursive(

@@ -1,11 +1,10 @@
 """Properties of any catalog (finder.txt, Finder Organizer 策略)."""
 
-import random
 import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_proto.finder import Document, organize_finder
@@ -81,48 +80,6 @@ def test_consecutive_pages_give_the_whole_catalog(
         for offset in range(0, len(library) + 1, limit)
     ]
     assert [each for page in pages for each in page] == whole.documents
-
-
-@given(libraries, asked, histories)
-def test_filtering_what_was_filtered_changes_nothing(
-    library: list[Document], keywords: list[str] | None, history: tuple[str, ...]
-) -> None:
-    once = organize_finder(library, keywords, "pdf", history)
-    left = [each for each in library if each.summary in once.documents]
-    assert organize_finder(left, keywords, "pdf", history) == once
-
-
-@given(libraries, histories, st.randoms(use_true_random=False))
-def test_the_order_of_the_input_across_servers_does_not_matter(
-    library: list[Document], history: tuple[str, ...], shuffle: random.Random
-) -> None:
-    order = [each.server for each in library]
-    shuffle.shuffle(order)
-    own = {server: iter([each for each in library if each.server == server]) for server in order}
-    mixed = [next(own[server]) for server in order]
-    assert organize_finder(mixed, None, None, history) == organize_finder(library, None, None, history)
-
-
-@given(libraries, asked, st.lists(texts.filter(bool), max_size=2))
-def test_one_more_keyword_never_finds_less(
-    library: list[Document], keywords: list[str] | None, more: list[str]
-) -> None:
-    assume(any(keywords or []))
-    found = organize_finder(library, keywords, None, ()).documents
-    assert all(each in organize_finder(library, [*(keywords or []), *more], None, ()).documents for each in found)
-
-
-@pytest.mark.rule("finder.organize.input")
-@given(libraries)
-def test_the_given_documents_are_not_modified(library: list[Document]) -> None:
-    before = list(library)
-    organize_finder(library, ["a"], "pdf", ("b",))
-    assert library == before
-
-
-@given(st.text())
-def test_folding_what_was_folded_changes_nothing(text: str) -> None:
-    assert fold(fold(text)) == fold(text)
 
 
 @given(st.text(), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))

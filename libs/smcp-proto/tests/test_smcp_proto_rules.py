@@ -107,13 +107,6 @@ def test_a_structure_has_the_fields_of_the_page_and_those_that_the_answers_add(s
     assert not any(model_of(structure).model_fields[name].is_required() for name in ours)
 
 
-@pytest.mark.rule("answers.unknown-fields.structures")
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_a_structure_keeps_fields_that_no_page_names(structure: str) -> None:
-    body = {**smallest(structure), "x_new": {"deep": [1, None]}}
-    assert model_of(structure).model_validate(body).model_dump(exclude_unset=True) == body
-
-
 @pytest.mark.rule("data-structures.conventions.snake_case")
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_the_fields_of_a_structure_are_called_in_snake_case(structure: str) -> None:

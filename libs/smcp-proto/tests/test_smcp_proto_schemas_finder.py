@@ -15,11 +15,9 @@ from smcp_proto.schemas import (
     DPEElementDetail,
     DPEPage,
     DPEPageSummary,
-    GetFinderReq,
     GetFinderRet,
 )
 
-ASK = {"agent": "bot", "req_id": "req-001", "computer": "my-computer"}
 REPORT: dict[str, Any] = {
     "doc_ref": "rpt-2026",
     "uri": "dpe://com.example.docs/rpt-2026",
@@ -190,12 +188,6 @@ def test_metadata_have_the_types_of_the_page(model: Any, field: str, legal: obje
         model.model_validate({**least, field: wrong})
 
 
-@pytest.mark.rule("answers.finder.categories.sent")
-def test_a_category_that_is_not_of_the_19_is_kept() -> None:
-    element = DPEElementDetail.model_validate({"element_id": "e", "category": "hologram"})
-    assert element.category == "hologram"
-
-
 @pytest.mark.rule("finder.categories")
 def test_the_19_categories() -> None:
     assert " ".join(ELEMENT_CATEGORIES) == (
@@ -203,29 +195,3 @@ def test_the_19_categories() -> None:
         "header footer separator audio video form widget"
     )
     assert len(ELEMENT_CATEGORIES) == 19
-
-
-@pytest.mark.rule(
-    "events.get_finder.request.offset.default", "events.get_finder.request.limit.default", "answers.finder.range"
-)
-def test_the_defaults_of_a_query() -> None:
-    query = GetFinderReq.model_validate(ASK)
-    assert (query.keywords, query.file_type, query.offset, query.limit) == (None, None, 0, 20)
-
-
-@pytest.mark.parametrize(("field", "value"), [("offset", 0), ("offset", 10**9), ("limit", 1), ("limit", 100)])
-def test_the_ends_of_the_ranges_are_in_them(field: str, value: int) -> None:
-    assert getattr(GetFinderReq.model_validate({**ASK, field: value}), field) == value
-
-
-@pytest.mark.rule("answers.finder.range")
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("offset", -1), ("offset", 1.0), ("offset", "0"), ("offset", None), ("limit", 0), ("limit", 101),
-        ("limit", True), ("limit", "20"), ("keywords", "x"), ("keywords", [1]), ("file_type", 1),
-    ],
-)  # fmt: skip
-def test_outside_of_the_ranges_is_refused(field: str, value: object) -> None:
-    with pytest.raises(ValidationError):
-        GetFinderReq.model_validate({**ASK, field: value})

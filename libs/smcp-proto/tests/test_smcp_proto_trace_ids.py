@@ -1,7 +1,5 @@
 """The trace id of a req_id."""
 
-import uuid
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -15,13 +13,6 @@ text = st.text(max_size=40)
 @given(st.integers(1, 2**128 - 1), text, text)
 def test_32_lower_case_hex_digits_are_the_id(number: int, office: str, agent: str) -> None:
     assert trace_id(office, agent, f"{number:032x}") == number
-
-
-@pytest.mark.rule("answers.traces.id.req_id")
-@given(st.uuids())
-def test_a_uuid4_hex_is_the_trace_id(value: uuid.UUID) -> None:
-    assume(value.int)
-    assert f"{trace_id('o', 'a', value.hex):032x}" == value.hex
 
 
 @given(text, text, text)

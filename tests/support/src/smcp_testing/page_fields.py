@@ -31,7 +31,9 @@ class Kind:
 TEXT = Kind(("", "x", "中文", "a\nb"), (None, 1, True, 1.5, ["x"], {}))
 PROGRAM = Kind(("x", "${env:X}"), ("", None, 1, ["x"]))
 NAME = Kind(("a", "办公室 1.*>", "x" * 128), (None, 1, True, [], {}, "", "x" * 129, "a\nb"))
-REQ_ID = Kind(("r", "请求 1", "x" * 256), (None, 1, True, [], {}, "", "x" * 257, "a\nb"))
+REQ_ID = Kind(
+    ("r", "请求 1", "x" * 256), (None, 1, True, [], {}, "", "x" * 257, "a\nb", "a\x00", "\x7f", "\x85", "\ud800")
+)
 TOOL_NAME = Kind(("t", "工具 1"), (None, 1, [], ""))
 SERVER_NAME = Kind(("git", "服务 1"), (None, 1, [], ""))
 BOOL = Kind((True, False), (None, 0, 1, "true", [], {}))
@@ -39,7 +41,7 @@ OBJECT = Kind(({}, {"a": {"b": [1, None]}}), (None, 1, "x", [], True))
 TEXTS = Kind(([], ["a", "b"]), (None, "a", [1], {}, [None]))
 TEXT_BY_TEXT = Kind(({}, {"A": "b"}), (None, "a", {"A": 1}, ["a"]))
 ROLE = Kind(("computer", "agent"), (None, "Agent", "server", "", 1))
-TIMEOUT = Kind((1, 30, 3600), (None, 0, -1, 3601, "30", 1.5, 30.0, True))
+TIMEOUT = Kind((1, 30, 3600), (None, 0, -1, 3601, "30", 1.5, 30.0, True, 10**30))
 COUNT = Kind((0, 10**9), (None, -1, "0", 1.0, True))
 LIMIT = Kind((1, 20, 100), (None, 0, 101, "20", 1.0, True))
 INTEGER = Kind((-1, 0, 3), (None, "3", 1.5, True, []))
@@ -100,10 +102,12 @@ WRITTEN_IN: dict[str, tuple[str, ...]] = {
 """Where a structure's fields are rules, beside `data-structures.<structure>`."""
 
 ALSO: dict[str, tuple[str, ...]] = {
-    "ToolCallReq.timeout": ("data-structures.conventions.seconds",),
+    "ToolCallReq.timeout": ("data-structures.conventions.seconds", "answers.calls.timeout.range"),
+    "AgentCallData.req_id": ("answers.req_id.form",),
     "MCPServerStreamableHttpParameters.timeout": ("answers.config.streamable.durations",),
     "MCPServerStreamableHttpParameters.sse_read_timeout": ("answers.config.streamable.durations",),
     "MCPServerStdioParameters.encoding_error_handler": ("answers.config.stdio.errors",),
+    "SMCPTool.meta": ("data-structures.meta.attributes",),
 }
 """Rules of one field that have another name."""
 

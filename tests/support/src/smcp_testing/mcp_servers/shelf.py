@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from smcp_proto.uris import DpeUri, parse_dpe_uri
-from smcp_testing.dpe.answers import in_format
+from smcp_testing.mcp_servers.dpe_formats import in_format
 
 HOST: Final = "com.example.desk"
 JSON: Final = "application/json"

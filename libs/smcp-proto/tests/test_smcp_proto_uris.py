@@ -1,4 +1,4 @@
-"""Hosts that several MCP servers use (desktop.txt, 校验规则): over `window://` and `dpe://` together."""
+"""The part of a URI that names a resource, the resources above it, and hosts that several MCP servers use."""
 
 import random
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.uris import host_conflicts, host_of
+from smcp_proto.uris import MAX_ABOVE, host_conflicts, host_of, resources_above, scheme_of, without_query
 
 
 def conflicts(listed: Mapping[str, Iterable[str]]) -> list[tuple[str, tuple[str, ...]]]:
@@ -76,3 +76,63 @@ def test_any_text_has_a_host_or_none(text: str) -> None:
     host_of(text)
     host_of(f"window://{text}")
     host_of(f"dpe://{text}")
+
+
+@pytest.mark.parametrize(
+    ("uri", "scheme"),
+    [
+        ("dpe://host/doc", "dpe"),
+        ("WINDOW://host/a:b", "window"),
+        ("File:x:y", "file"),
+        ("no scheme", "no scheme"),
+        ("No Scheme", "no scheme"),
+    ],
+)
+def test_a_scheme_ends_at_the_first_colon_and_is_compared_in_lower_case(uri: str, scheme: str) -> None:
+    assert scheme_of(uri) == scheme
+
+
+@pytest.mark.parametrize(
+    ("uri", "named"),
+    [
+        ("dpe://host/doc?level=1", "dpe://host/doc"),
+        ("DPE://host/doc?level=1?more", "DPE://host/doc"),
+        ("dpe://host/doc", "dpe://host/doc"),
+        ("window://host/a?priority=1", "window://host/a"),
+    ],
+)
+def test_the_query_of_a_window_or_dpe_uri_does_not_identify_it(uri: str, named: str) -> None:
+    assert without_query(uri) == named
+
+
+@pytest.mark.parametrize("uri", ["https://host/doc?id=1", "file:///a?b", "a?b"])
+def test_the_query_of_any_other_uri_identifies_it(uri: str) -> None:
+    assert without_query(uri) == uri
+
+
+@pytest.mark.rule("answers.resources.subscribers.parts")
+@pytest.mark.parametrize(
+    ("uri", "above"),
+    [
+        ("dpe://host/doc/1", ["dpe://host/doc/", "dpe://host/doc", "dpe://host/", "dpe://host"]),
+        ("dpe://host/doc?a=/b", ["dpe://host/doc", "dpe://host/", "dpe://host"]),
+        ("dpe://host/doc/", ["dpe://host/doc", "dpe://host/", "dpe://host"]),
+        ("file:///a/b", ["file:///a/", "file:///a", "file:///"]),
+        ("dpe://host", []), ("urn:a/b", ["urn:a/", "urn:a"]), ("", []), ("?", [""]), ("a://b//", ["a://b/", "a://b"]),
+    ],
+)  # fmt: skip
+def test_the_nearest_comes_first(uri: str, above: list[str]) -> None:
+    assert list(resources_above(uri)) == above
+
+
+@given(st.text(alphabet="a:/?#", max_size=40))
+def test_each_parent_uri_is_a_prefix_and_listed_once(uri: str) -> None:
+    above = list(resources_above(uri))
+    assert above == sorted(set(above), key=len, reverse=True)
+    assert all(uri.startswith(each) and len(each) < len(uri) for each in above)
+
+
+def test_only_the_nearest_parents_of_a_very_long_uri_are_listed() -> None:
+    above = list(resources_above("a://b" + "/c" * 4000))
+    assert len(above) == MAX_ABOVE
+    assert above[0] == "a://b" + "/c" * 3999 + "/"

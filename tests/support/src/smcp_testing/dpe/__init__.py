@@ -1,1 +1,0 @@
-"""Documents as Markdown and as text, as MCP servers render them (finder.txt): for our test servers."""
