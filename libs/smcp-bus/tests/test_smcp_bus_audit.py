@@ -317,6 +317,42 @@ async def test_a_record_after_one_that_was_cut_begins_a_line(tmp_path: Path) -> 
     assert json.loads(path.read_text().splitlines()[1])["seq"] == 1
 
 
+async def test_records_of_one_round_of_the_loop_are_one_message_also_when_it_is_sent_again(nats_url: str) -> None:
+    client = await nats.connect(nats_url)
+    subscription = await client.subscribe(subjects.AUDIT_ALL)
+    await client.flush()
+    try:
+        async with open_bus(BusConfig(url=nats_url)) as bus:
+            written = Trail(LOG, writer="gateway-1/a", open_sink=lambda made: StreamSink(bus, made))
+            for office in ("lab", "lab", "attic"):
+                written.write(Event("call", "ok", office=office))
+            first = await subscription.next_msg(timeout=10)
+            written.write(Event("call", "ok", office="lab"))
+            assert (await subscription.next_msg(timeout=10)).subject == subjects.audit("lab", "call")
+            written.send_again()
+            again = await subscription.next_msg(timeout=10)
+            assert (again.subject, again.data, again.headers) == (first.subject, first.data, first.headers)
+            assert first.subject == subjects.AUDIT_OF_SEVERAL
+            assert [json.loads(line)["seq"] for line in first.data.splitlines()] == [1, 2, 3]
+            await client.jetstream().add_stream(name="AUDIT", subjects=[subjects.AUDIT_ALL])
+            written.send_again()
+            await written.close(10)
+            assert (written.waiting, written.written) == (0, 4)
+    finally:
+        await client.close()
+
+
+async def test_records_that_are_too_long_for_one_message_are_several(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        await bus.jetstream().add_stream(name="AUDIT", subjects=[subjects.AUDIT_ALL])
+        written = Trail(LOG, writer="a", open_sink=lambda made: StreamSink(bus, made), content=True)
+        for _ in range(20):
+            written.write(Event("call", "ok", office="lab", arguments={"a": "x" * 60_000}))
+        await written.close(10)
+        assert (written.waiting, written.written) == (0, 20)
+        assert (await bus.jetstream().stream_info("AUDIT")).state.messages == 3
+
+
 async def test_the_id_of_a_message_does_not_follow_from_what_others_can_see(nats_url: str) -> None:
     client = await nats.connect(nats_url)
     subscription = await client.subscribe(subjects.AUDIT_ALL)

@@ -134,6 +134,11 @@ async def test_records_come_in_pages_as_they_were_written(nats_url: str) -> None
         joins = await records(nats_url, subject="smcp.v1.*.audit.join")
         assert [each.seq for each in joins.records] == [PAGE + 3]
         assert (await records(nats_url, after=PAGE + 3)).records == []
+        await js.publish(subjects.AUDIT_OF_SEVERAL, b"{}\n{}")
+        for question in ({}, {"subject": "smcp.v1.*.audit.leave"}, {"subject": "smcp.v1.yard.audit.*"}):
+            [several] = (await records(nats_url, after=PAGE + 3, **question)).records
+            assert several.subject == subjects.AUDIT_OF_SEVERAL
+        await js.delete_msg(STREAM, PAGE + 4)
         now = int(time.time())
         assert [each.seq for each in (await records(nats_url, since=now - 3600)).records][:2] == [1, 3]
         assert (await records(nats_url, since=now + 3600)).records == []

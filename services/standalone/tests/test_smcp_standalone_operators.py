@@ -16,7 +16,7 @@ import pytest
 from smcp_bus.audit import STREAM
 from smcp_bus.operations import serve_log_level
 from smcp_bus.registry_contract import Claim
-from smcp_bus.subjects import AUDIT_ALL
+from smcp_bus.subjects import AUDIT_ALL, AUDIT_OF_SEVERAL
 from smcp_service.logging import Level
 from smcp_standalone.operator_commands import advertise_run
 from smcp_testing.fork_server import COMMANDS, born
@@ -27,6 +27,7 @@ from smcp_testing.waiting import eventually
 
 SMCP = Path(sys.executable).parent / "smcp"
 EVIL = "a\u202eb"
+OFFICES = ((1, "lab"), (2, "attic"), (3, "lab"))
 RECORD = {
     "at": "2026-01-31T12:00:00.123Z",
     "kind": "call",
@@ -131,6 +132,23 @@ async def test_watch_shows_an_approval_once_that_two_registries_recorded_and_a_r
             await member.bus.publish("smcp.v1.lab.audit.approval", orjson.dumps(record))
         assert await watch.exit_code() == 0
         assert watch.output == ["approval  -> echo  yes", "approval  -> echo  yes", "leave"]
+
+
+async def test_records_of_several_offices_in_one_message_are_each_shown_for_its_office(nats_url: str) -> None:
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    records = [RECORD | {"at": at, "office": office, "writer": "w", "seq": seq, "prev": ""} for seq, office in OFFICES]
+    message = b"\n".join(map(orjson.dumps, records))
+    command = born(SMCP, "watch", "lab", "--json", "--count", "2", knows=COMMANDS)
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        await bus.jetstream().add_stream(name=STREAM, subjects=[AUDIT_ALL])
+        async with service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
+            await watch.logged("Watching the office 'lab'; ctrl-C ends it.")
+            await bus.jetstream().publish(AUDIT_OF_SEVERAL, message)
+            assert await watch.exit_code() == 0
+            assert [json.loads(line)["office"] for line in watch.output] == ["lab", "lab"]
+        for chosen, seqs in (([], [1, 2, 3]), (["--office", "lab"], [1, 3]), (["--office", "attic"], [2])):
+            listed = await smcp("audit", "list", "--json", *chosen, SMCP_NATS_URL=nats_url)
+            assert [json.loads(line)["seq"] for line in listed.stdout.splitlines()] == seqs
 
 
 async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str, tmp_path: Path) -> None:

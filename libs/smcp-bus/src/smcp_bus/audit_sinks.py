@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -23,20 +24,37 @@ from smcp_bus.bus import BusError, Connection, describe
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.operations import measure_audit
 from smcp_bus.registry_client import RegistryClient
+from smcp_bus.subjects import AUDIT_OF_SEVERAL
 from smcp_proto.errors import SmcpError
 from smcp_service.metrics import Metrics
 from smcp_service.settings import ServiceSettings
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """JetStream stores a message with a known id once."""
+BATCH_BYTES: Final = 512 * 1024
+"""Of the records in one message; NATS takes 1 MiB, and a record with arguments and results has up to some 128 KiB."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a file; then it becomes `FILE.1` and a new one is begun. About 100,000 records."""
 KEPT: Final = 3
 """Former files: with the one that is written 256 MiB, as much as the stream keeps by default."""
 
 
+@dataclass(eq=False, slots=True)
+class _Batch:
+    """Records that travel as one message, one in each line."""
+
+    subject: str
+    numbers: list[int] = field(default_factory=list)
+    records: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+
 class StreamSink:
-    """Publishes records for JetStream's stream, on the bus's own connection; the answers arrive at one subscription."""
+    """Publishes records for JetStream's stream, on the bus's own connection; the answers arrive at one subscription.
+
+    The records of one round of the event loop are one message: to be woken by its answer costs more than a record. They
+    stay together when they are sent again, so that JetStream knows the message by its id.
+    """
 
     def __init__(self, bus: NatsBus, trail: Trail) -> None:
         self._client = bus.client
@@ -44,17 +62,45 @@ class StreamSink:
         # Nobody else who may write into this process's inbox can guess where its answers arrive.
         root = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
         self._reply, self._cut = root, len(root)
+        self._loop = asyncio.get_running_loop()
+        self._gathering: _Batch | None = None
+        """The records of this round of the loop."""
+        self._batches: dict[int, _Batch] = {}
+        """By number of each record that is not answered."""
+        self._leaving: dict[_Batch, None] = {}
+        """What is published at the end of this round."""
         # Nor the ids: who published one first would have our record dropped as its duplicate.
         self._id = f"{MESSAGE_ID}: {secrets.token_hex(16)}-".encode()
         self._subscription = self._client.attach(f"{root}*", "", self._answered)
         self._stop = bus.watch(self._on_connection)
 
     def send(self, number: int, subject: str, record: bytes) -> None:
-        head = b"NATS/1.0\r\n%b%d\r\n\r\n" % (self._id, number)
-        if not self._client.up or len(head) + len(record) > self._client.max_payload:
-            self._trail.refused(number, "there is no connection to NATS" if not self._client.up else "it is too large")
-            return
-        self._client.send(subject, f"{self._reply}{number}", head, record)
+        if (batch := self._batches.get(number)) is None:
+            batch = self._gathering
+            if batch is None or batch.size + len(record) > BATCH_BYTES:
+                batch = self._gathering = _Batch(subject)
+            elif batch.subject != subject:
+                batch.subject = AUDIT_OF_SEVERAL
+            batch.numbers.append(number)
+            batch.records.append(record)
+            batch.size += len(record)
+            self._batches[number] = batch
+        if not self._leaving:
+            self._loop.call_soon(self._publish)
+        self._leaving[batch] = None
+
+    def _publish(self) -> None:
+        leaving, self._leaving, self._gathering = self._leaving, {}, None
+        for batch in leaving:
+            first, body = batch.numbers[0], b"\n".join(batch.records)
+            head = b"NATS/1.0\r\n%b%d\r\n\r\n" % (self._id, first)
+            if not self._client.up:
+                self._refused(batch, "there is no connection to NATS")
+            elif len(head) + len(body) > self._client.max_payload:
+                self._refused(batch, "it is too large")
+            else:
+                self._client.send(batch.subject, f"{self._reply}{first}", head, body)
+        self._client.write_now()  # before the answers to what is recorded, which leave with this round of the loop
 
     def close(self) -> None:
         self._stop()
@@ -62,13 +108,18 @@ class StreamSink:
         self._client.detach(self._subscription)
 
     def _answered(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
-        number = int(subject[self._cut :])
+        if (batch := self._batches.get(int(subject[self._cut :]))) is None:
+            return
         if not head and b'"error"' not in body:
-            self._trail.taken(number)
-        elif head:
-            self._trail.refused(number, f"NATS has no stream {STREAM}")
+            for number in batch.numbers:
+                del self._batches[number]
+                self._trail.taken(number)
         else:
-            self._trail.refused(number, _refusal(body))
+            self._refused(batch, f"NATS has no stream {STREAM}" if head else _refusal(body))
+
+    def _refused(self, batch: _Batch, why: str) -> None:
+        for number in batch.numbers:
+            self._trail.refused(number, why)
 
     def _on_connection(self, connection: Connection) -> None:
         if connection is Connection.UP:

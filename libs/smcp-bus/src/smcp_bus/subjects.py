@@ -74,13 +74,15 @@ def notify_all(office: str) -> str:
 
 
 AUDIT_ALL: Final = f"{ROOT}.*.audit.*"
-"""Every record of the audit trail (`smcp_bus.audit`)."""
+"""Every record of the audit trail (`smcp_bus.audit`), one or more in a message."""
 NO_OFFICE: Final = "="
 """The subject token for records without an office. No office name encodes to it."""
+AUDIT_OF_SEVERAL: Final = f"{ROOT}.{NO_OFFICE}.audit.{NO_OFFICE}"
+"""The subject of a message with records of several offices or kinds, one in each line."""
 
 
 def audit(office: str, kind: str) -> str:
-    """The subject of a record of the audit trail; `office` may be empty."""
+    """The subject of records of the audit trail, of one office and kind; `office` may be empty."""
     return f"{ROOT}.{encode_name(office) if office else NO_OFFICE}.audit.{kind}"
 
 

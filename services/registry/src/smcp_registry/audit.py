@@ -23,7 +23,7 @@ from smcp_bus.bus import raise_if_cancelled
 from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call
 from smcp_bus.headers import CLAIM, PROOF
 from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing, Records, RecordsQuestion, StoredRecord
-from smcp_bus.subjects import AUDIT_ALL
+from smcp_bus.subjects import AUDIT_ALL, AUDIT_OF_SEVERAL
 from smcp_bus.tracing import trace_id_of
 from smcp_proto.catalog import trace_id
 from smcp_proto.errors import NotFound, Unavailable
@@ -166,7 +166,7 @@ async def _page(js: JetStreamContext, request: RecordsQuestion) -> list[Msg]:
         deliver_policy=api.DeliverPolicy.BY_START_TIME if by_time else api.DeliverPolicy.BY_START_SEQUENCE,
         opt_start_seq=None if by_time else request.after + 1,
         opt_start_time=datetime.fromtimestamp(request.since, UTC) if by_time else None,
-        filter_subject=request.subject,
+        filter_subjects=None if request.subject in (None, AUDIT_ALL) else [request.subject, AUDIT_OF_SEVERAL],
         ack_policy=api.AckPolicy.NONE,
         num_replicas=1,
         mem_storage=True,

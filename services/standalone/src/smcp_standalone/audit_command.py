@@ -12,6 +12,7 @@ import typer
 from smcp_bus.audit import Kind
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Records, RecordsQuestion
+from smcp_bus.subjects import AUDIT_OF_SEVERAL
 from smcp_proto.printable import escaped_json, printable
 from smcp_service.cli import parse_time, print_command
 from smcp_service.lifecycle import Failure, counted
@@ -170,7 +171,11 @@ async def read_page(bus: NatsBus, wanted: Wanted, after: int) -> Records:
 
 
 def lines_of(page: Records) -> list[Line]:
-    return [Line(each.raw, f"message {each.seq}", each.subject) for each in page.records]
+    return [
+        Line(raw, f"message {each.seq}", None if each.subject == AUDIT_OF_SEVERAL else each.subject)
+        for each in page.records
+        for raw in each.raw.split(b"\n")
+    ]
 
 
 async def read_stream(bus: NatsBus, wanted: Wanted) -> AsyncIterator[Line]:

@@ -51,7 +51,7 @@ class Line:
     where: str
     """For a message: its place in the stream or the file."""
     subject: str | None = None
-    """Of a message in the stream: nats-server has checked who may write there."""
+    """Of a message in the stream with records of one office and kind."""
 
     def read(self) -> dict[str, Any] | str:
         """The record, or why it is none, to be shown behind `where`."""

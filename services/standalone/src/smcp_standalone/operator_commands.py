@@ -24,7 +24,7 @@ from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
 from smcp_bus.operations import LevelAnswer
 from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomQuestion
-from smcp_bus.subjects import LOG_LEVEL, audit, operators
+from smcp_bus.subjects import AUDIT_OF_SEVERAL, LOG_LEVEL, audit, operators
 from smcp_computer.control_commands import print_table
 from smcp_computer.settings import states_directory
 from smcp_proto.errors import ErrorBody
@@ -180,25 +180,29 @@ def watch(
 
         async def hear(incoming: Incoming) -> None:
             nonlocal shown
-            record = Line(incoming.body, "").read()
-            if stop.is_set() or isinstance(record, str) or duplicates.seen_before(record):
-                return
-            event = {field: record.get(field) for field in SHOWN}
-            typer.echo(printable_json(event, indent=None) if as_json else _line(event))
-            shown += 1
-            if shown == count:
-                stop.set()
+            for raw in incoming.body.split(b"\n"):
+                record = Line(raw, "").read()
+                if stop.is_set() or isinstance(record, str) or record.get("office", office) != office:
+                    continue
+                if duplicates.seen_before(record):
+                    continue
+                event = {field: record.get(field) for field in SHOWN}
+                typer.echo(printable_json(event, indent=None) if as_json else _line(event))
+                shown += 1
+                if shown == count:
+                    stop.set()
 
         def changed(connection: Connection) -> None:
             if connection is not Connection.UP:
                 typer.echo("the connection was lost or too slow: events may be missing", err=True)
 
         unwatch = bus.watch(changed)
-        subscription = await bus.listen(audit(office, "*"), hear)
+        subscriptions = [await bus.listen(subject, hear) for subject in (audit(office, "*"), AUDIT_OF_SEVERAL)]
         typer.echo(f"Watching the office {office!r}; ctrl-C ends it.", err=True)
         await stop.wait()
         unwatch()
-        await subscription.drain()
+        for subscription in subscriptions:
+            await subscription.drain()
 
     _look(show)
 

@@ -185,11 +185,11 @@ class Socket(Transport):
         self._gathered += parts
         self._gathered_bytes += sum(map(len, parts))
         if self._gathered_bytes >= _MOST_GATHERED:
-            self._write_gathered()
+            self.write_now()
         elif first:
-            self._loop.call_soon(self._write_gathered)
+            self._loop.call_soon(self.write_now)
 
-    def _write_gathered(self) -> None:
+    def write_now(self) -> None:
         parts, self._gathered, self._gathered_bytes = self._gathered, [], 0
         if not parts or self._line is None or self._line.transport is None:
             return
