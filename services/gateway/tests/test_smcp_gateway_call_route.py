@@ -34,20 +34,6 @@ async def overheard(world: World) -> AsyncIterator[list[str]]:
         yield heard
 
 
-@BOTH
-async def test_only_calls_to_another_replica_pass_nats(nats_url: str, replicas: int) -> None:
-    async with couple(nats_url, replicas) as pair, overheard(pair.world) as heard:
-        serve(pair.box, CALL, echo)
-        serve(pair.box, "client:get_tools", echo)
-        for number in range(3):
-            assert (await pair.anna.call(CALL, call(number)))["echo"]
-        assert (await pair.anna.call("client:get_tools", query()))["echo"]
-        # what the same connection sends after them
-        await pair.world.buses[0].publish(subjects.client(OFFICE, BOX, "marker"), b"{}")
-        await eventually(lambda: "marker" in heard)
-        assert heard == ([] if replicas == 1 else ["tool_call"] * 3 + ["get_tools"]) + ["marker"]
-
-
 async def test_a_call_to_an_unconfirmed_computer_goes_over_the_bus_and_runs_once_after_confirmation(
     nats_url: str,
 ) -> None:
@@ -79,16 +65,6 @@ async def test_a_call_reaches_the_holder_of_a_name_while_another_session_claims_
         assert (await pair.anna.call(CALL, call(4)))["echo"]
         assert (len(first), len(second)) == (4, 1)
         assert heard == []
-
-
-async def test_a_computer_in_another_office_of_the_same_replica_is_404_as_on_any_other(nats_url: str) -> None:
-    async with couple(nats_url, 1) as pair, connected(pair.world.url) as other:
-        asked = serve(other, CALL, echo)
-        assert await other.join("computer", "car", "elsewhere") == [True, None]
-        refused = await pair.anna.call(CALL, call() | {"computer": "car"})
-        assert refused["code"] == 404
-        assert refused["details"] == {"computer": "car"}
-        assert asked == []
 
 
 async def test_a_call_that_runs_here_goes_on_while_nats_is_away(nats_server: NatsServer) -> None:
@@ -156,19 +132,6 @@ async def test_a_repeat_with_a_shorter_timeout_ends_at_it_and_cancels_the_call(n
         # a call that timed out is cancelled at its Computer, also while another caller waits for it
         assert (await first)["meta"] == {"a2c_cancelled": True}
         assert len(asked) == 1
-
-
-async def test_a_result_of_20_mb_arrives_from_a_computer_of_the_same_replica(nats_url: str) -> None:
-    async with couple(nats_url, 1, auth={"max_message": 33 * MIB}, take=34 * MIB, lease_s=30) as pair:
-
-        async def tool(_: dict[str, Any]) -> Any:
-            return RESULT | {"text": "x" * 20_000_000}
-
-        serve(pair.box, CALL, tool)
-        for number in range(2):
-            answer = await pair.anna.call(CALL, call(number, timeout=60), timeout=60)
-            assert len(answer["text"]) == 20_000_000
-        await eventually(lambda: pair.running == 0)
 
 
 async def refusals(anna: SlowReader, calls: int) -> list[dict[str, Any]]:

@@ -1,12 +1,13 @@
-"""The table of pending calls is emptied, whatever ends a call."""
+"""The table of pending calls, and tasks in the background that are retried."""
 
 import asyncio
 
 import pytest
 
 from smcp_bus.dispatch import RawJson
+from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CANCELLED, CallTable, PendingCall
-from smcp_proto.errors import Unavailable
+from smcp_proto.errors import Malformed, NotAllowed, SmcpError, Unavailable
 from smcp_testing.waiting import eventually
 
 DONE = RawJson(b"{}")
@@ -27,17 +28,6 @@ async def started(table: CallTable, call: PendingCall) -> "asyncio.Task[RawJson]
     return task
 
 
-async def test_an_answer_ends_a_call() -> None:
-    table = CallTable()
-
-    async def work() -> RawJson:
-        assert len(table) == 1
-        return DONE
-
-    assert await table.run(pending(), work()) is DONE
-    assert len(table) == 0
-
-
 @pytest.mark.rule("answers.calls.cancel.once")
 async def test_the_first_verdict_settles_a_call_and_its_task_goes_on() -> None:
     table, call = CallTable(), pending()
@@ -48,44 +38,6 @@ async def test_the_first_verdict_settles_a_call_and_its_task_goes_on() -> None:
         await task
     assert task.cancelling() == 0
     assert len(table) == 0
-
-
-@pytest.mark.rule("answers.calls.cancel.gateway")
-async def test_a_cancelled_call_is_answered_by_the_gateway_when_its_computer_is_too_slow() -> None:
-    table, call, other = CallTable(), pending(), pending("other")
-    task, bystander = await started(table, call), await started(table, other)
-    table.cancel("s", "r", now=10.0)
-    table.settle_overdue(10.9)
-    assert call.verdict is None
-    table.settle_overdue(11.0)  # its Computer had one second
-    assert await task is CANCELLED
-    assert list(table) == [other]
-    bystander.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await bystander
-
-
-async def test_another_session_cannot_cancel_a_call() -> None:
-    table, call = CallTable(), pending()
-    task = await started(table, call)
-    table.cancel("somebody else", "r", now=0.0)
-    assert call.cancelled_at is None
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert len(table) == 0
-
-
-async def test_calls_of_a_disconnected_client_end_without_an_answer() -> None:
-    table, mine, theirs = CallTable(), pending(), pending(session="t")
-    task, other = await started(table, mine), await started(table, theirs)
-    assert table.abandon("s") == [mine]
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert list(table) == [theirs]
-    table.abandon("t")
-    with pytest.raises(asyncio.CancelledError):
-        await other
 
 
 async def test_a_cancel_affects_only_tool_calls_and_can_be_taken_back() -> None:
@@ -99,3 +51,33 @@ async def test_a_cancel_affects_only_tool_calls_and_can_be_taken_back() -> None:
     assert call.verdict is None
     table.abandon("s")
     assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*tasks, return_exceptions=True))
+
+
+async def test_a_task_is_retried_until_it_succeeds() -> None:
+    background_tasks = BackgroundTasks(asyncio.create_task)
+    tried = 0
+
+    async def errand() -> None:
+        nonlocal tried
+        tried += 1
+        if tried < 3:
+            raise Unavailable("not now")
+
+    background_tasks.until_done("an errand", errand)
+    await eventually(lambda: len(background_tasks) == 0)
+    assert tried == 3
+
+
+@pytest.mark.parametrize("refusal", [NotAllowed("no"), Malformed("no")])
+async def test_a_refused_task_is_not_retried(refusal: SmcpError) -> None:
+    background_tasks = BackgroundTasks(asyncio.create_task)
+    tried = 0
+
+    async def errand() -> None:
+        nonlocal tried
+        tried += 1
+        raise refusal
+
+    background_tasks.until_done("an errand", errand)
+    await eventually(lambda: len(background_tasks) == 0)
+    assert tried == 1

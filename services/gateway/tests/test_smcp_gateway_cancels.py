@@ -12,6 +12,8 @@ from smcp_bus import owner, subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR, SUBJECT
 from smcp_testing import issuer
+from smcp_testing.box_calls import Hanging
+from smcp_testing.event_payloads import GOOD
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.issuer import shared_token
@@ -224,3 +226,32 @@ async def test_an_office_with_many_calls_and_cancels_pushes_out_none_of_another_
         await ask(eve, "eve", "r0")
         assert "meta" not in await ask(eve, "eve", "not yet 0")
         assert len(of_loud) == 2 * most + 2
+
+
+HERE, THERE = "office", "other"
+
+
+async def test_a_cancel_cancels_no_call_of_another_office_with_the_same_names(nats_url: str) -> None:
+    hanging = Hanging()
+    cancelled: list[str] = []
+
+    async with (
+        gateway_world(nats_url) as world,
+        world.computer(THERE, "box", hanging) as there,
+        connected(world.url) as otto,
+        connected(world.url) as eve,
+    ):
+
+        async def heard(incoming: Incoming) -> None:
+            cancelled.append(orjson.loads(incoming.body)["req_id"])
+
+        await there.bus.listen(subjects.notify(THERE, "tool_call_cancel"), heard)
+        await otto.join("agent", "anna", THERE)
+        await eve.join("agent", "anna", HERE)
+        waiting = asyncio.create_task(otto.call("client:tool_call", GOOD["client:tool_call"] | {"req_id": "same"}))
+        await asyncio.wait_for(hanging.running.wait(), 30)
+        assert await eve.call("server:tool_call_cancel", {"agent": "anna", "req_id": "same"}) is None
+        assert await otto.call("server:tool_call_cancel", {"agent": "anna", "req_id": "another"}) is None
+        await eventually(lambda: cancelled == ["another"])
+        hanging.released.set()
+        assert await waiting == {"unknown": []}

@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from smcp_testing.fork_server import COMMANDS, born
@@ -26,12 +27,6 @@ async def run(*arguments: str, **variables: str) -> tuple[int | None, str, str]:
     async with asyncio.timeout(30):
         out, err = await process.communicate()
     return process.returncode, out.decode(), err.decode()
-
-
-async def test_the_command_prints_its_version() -> None:
-    code, out, _ = await run("--version")
-    assert code == 0
-    assert out.startswith("smcp-gateway ")
 
 
 async def test_the_command_checks_its_configuration() -> None:
@@ -84,3 +79,27 @@ async def test_a_free_port_is_printed_even_without_a_log(nats_url: str) -> None:
         await eventually(lambda: process.output, timeout=60)
         assert re.fullmatch(r"smcp-gateway listens on http://127\.0\.0\.1:[1-9]\d*", process.output[0])
         assert process.log == []
+
+
+async def test_without_nats_the_command_is_alive_and_then_ends_with_an_error_message() -> None:
+    connections: list[asyncio.StreamWriter] = []
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        env = {"SMCP_NATS_URL": f"nats://127.0.0.1:{port}", "SMCP_GATEWAY_PORT": "0", "SMCP_LOG_FORMAT": "json"}
+        async with service_process(*born(COMMAND, knows=COMMANDS), env=env) as process:
+            url = (await process.logged("listening"))["url"]
+            await process.logged(f"NATS at 127.0.0.1:{port} does not answer yet; trying for 10 s")
+            async with aiohttp.ClientSession() as http:
+                expected = {"livez": 200, "readyz": 503, "socket.io/?EIO=4&transport=polling": 503}
+                for path, status in expected.items():
+                    async with http.get(f"{url}/{path}") as answer:
+                        assert answer.status == status, path
+            assert await process.exit_code() == 1
+            assert f"127.0.0.1:{port} could not be reached" in str(process.log)
+            assert "Traceback" not in str(process.log)
+        for writer in connections:
+            writer.close()

@@ -185,6 +185,7 @@ async def test_a_computer_lists_the_room_only_under_its_own_name(nats_url: str) 
         assert {session["name"] for session in room["sessions"]} == {"anna", "box", "native"}
 
 
+@pytest.mark.rule("answers.rooms.list.own-office")
 async def test_no_event_reaches_another_office(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         for event, payload in EVENTS.items():
@@ -202,6 +203,18 @@ async def test_no_event_reaches_another_office(nats_url: str) -> None:
         await scene.nobody_heard()
 
 
+@pytest.mark.rule(
+    "events.classes.client.direction",
+    "events.list.server:update_config.sender",
+    "events.list.server:update_tool_list.sender",
+    "events.list.server:update_desktop.sender",
+    "events.list.server:update_finder.sender",
+    "events.list.server:tool_call_cancel.sender",
+    "answers.errors.403",
+    "answers.who.client-events",
+    "answers.who.cancel",
+    "answers.who.updates",
+)
 @pytest.mark.parametrize("role", ["agent", "computer"])
 async def test_an_event_of_the_other_role_is_403(nats_url: str, role: Literal["agent", "computer"]) -> None:
     async with opened(nats_url) as scene:
@@ -222,6 +235,7 @@ async def test_an_event_of_the_other_role_is_403(nats_url: str, role: Literal["a
         await scene.nobody_heard()
 
 
+@pytest.mark.rule("events.classes.notify.direction", "answers.who.notifications")
 async def test_a_client_cannot_send_notifications(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         for event, row in CATALOG.items():
@@ -233,6 +247,7 @@ async def test_a_client_cannot_send_notifications(nats_url: str) -> None:
         await scene.nobody_heard()
 
 
+@pytest.mark.rule("answers.rooms.role-fixed", "answers.rooms.name-fixed")
 async def test_role_and_name_stay_after_a_leave(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         for client, role, name in ((scene.anna, "agent", "anna"), (scene.box, "computer", "box")):

@@ -7,26 +7,31 @@ import orjson
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
+from smcp_gateway import app
 from smcp_testing.box_calls import ask, call
 from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
+from smcp_testing.held_counts import alive, held_bytes
 from smcp_testing.slow_reader import slow_reader
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
 
 
-@pytest.mark.rule("answers.connect.max_message", "answers.large.plain-client")
+@pytest.mark.rule(
+    "answers.connect.max_message", "answers.large.plain-client", "answers.desktop.large", "answers.finder.large"
+)
 async def test_a_large_answer_is_413_for_a_client_without_max_message_and_its_socket_stays_open(nats_url: str) -> None:
     async def large(verb: str, _: Incoming) -> Reply:
-        return reply({"content": "x" * (5 * MIB if verb == "tool_call" else 3 * MIB)})
+        return reply({"content": "x" * (3 * MIB if verb == "get_tools" else 5 * MIB)})
 
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", large):
         await anna.join("agent", "anna", OFFICE)
-        answer = await ask(anna, call())
-        assert answer["code"] == 413
-        assert answer["details"]["limit"] == 4 * MIB
-        tools = await anna.call("client:get_tools", {"agent": "anna", "req_id": "1", "computer": "box"})
-        assert len(tools["content"]) == 3 * MIB
+        query = {"agent": "anna", "req_id": "1", "computer": "box"}
+        for event in ("client:tool_call", "client:get_desktop", "client:get_finder"):
+            answer = await anna.call(event, call() if event == "client:tool_call" else query)
+            assert answer["code"] == 413
+            assert answer["details"]["limit"] == 4 * MIB < answer["details"]["size"]
+        assert len((await anna.call("client:get_tools", query))["content"]) == 3 * MIB
         await anna.call("server:leave_office", {"office_id": OFFICE})
         async with connected(world.url, auth={"max_message": 32 * MIB}, take=33 * MIB) as bert:
             await bert.join("agent", "anna", OFFICE)
@@ -139,3 +144,27 @@ async def test_a_client_gets_a_noop_packet_right_before_a_large_answer(nats_url:
         while not heard[-1].startswith("43/smcp,1"):
             heard.append(await anna.read())
         assert heard[-2] == "6"  # engine.io's NOOP: a client's patience is counted from here
+
+
+@pytest.mark.rule("answers.large.deaf")
+async def test_a_client_that_does_not_read_is_disconnected_at_a_byte_limit_and_others_go_on(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "LONGEST_PING_S", 60.0)  # it is not cut off because it answers no ping
+    async with gateway_world(nats_url, max_payload=MIB, lease_s=200) as world, connected(world.url) as box:
+        await box.join("computer", "box", OFFICE)
+        before = alive()["Outbox"]
+        async with slow_reader(world.url, OFFICE):
+            gateway = world.gateways[0]
+            [deaf] = [session for session in gateway.sessions if session.name == "anna"]
+            big, most = {"computer": "box", "more": "x" * 60_000}, 0
+            for _ in range(400):
+                assert await box.call("server:update_config", big) is None
+                most = max(most, held_bytes(gateway, deaf))
+                if deaf.closed:
+                    break
+            assert deaf.closed
+            # what waits is bounded; beside it there is a portion (16 messages) that is being written
+            assert MIB + 7 * MIB < most <= MIB + 9 * MIB
+            await eventually(lambda: box.told("notify:leave_office"))
+            await eventually(lambda: alive()["Outbox"] == before, message="what waited for it is gone")

@@ -101,6 +101,7 @@ async def room(client: Client) -> set[str]:
     return {session["name"] for session in listed["sessions"]}
 
 
+@pytest.mark.rule("answers.calls.disconnect")
 async def test_the_calls_of_an_agent_that_disconnects_itself_are_cancelled_at_once(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

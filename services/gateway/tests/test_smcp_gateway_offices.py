@@ -108,15 +108,6 @@ async def test_a_repeated_announcement_during_a_join_is_passed_on_once(
     assert told.take() == [("n", event, "x") for event in told_of]
 
 
-async def test_a_refused_joiner_receives_nothing() -> None:
-    told = Told()
-    session = Session("n", "n", role="agent", name="n")
-    told.office.expect(session)
-    told.office.give_up(session)
-    await told.office.hear(entered("x", 6))
-    assert told.take() == []
-
-
 @pytest.mark.rule("answers.resources.outage")
 async def test_members_from_before_an_outage_get_the_difference() -> None:
     told = Told()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smcp_bus.dispatch import Answer, failed
 from smcp_gateway.sockets.packet import (
     AUTH_BYTES,
     GATHERED,
@@ -17,11 +18,14 @@ from smcp_gateway.sockets.packet import (
     ClientConnect,
     ClientDisconnect,
     ClientEvent,
+    ack_argument,
     ack_frame,
     event_frame,
     read_packet,
     request_frame,
 )
+from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import NotAllowed
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -158,3 +162,20 @@ def test_a_notification_is_written_as_socket_io_says() -> None:
     assert event_frame("notify:update_config", b'{"computer":"a"}').wire == (
         b'42/smcp,["notify:update_config",{"computer":"a"}]'
     )
+
+
+JOIN, LEAVE = CATALOG["server:join_office"], CATALOG["server:leave_office"]
+CALL, UPDATE = CATALOG["client:tool_call"], CATALOG["server:update_config"]
+REFUSED = failed(NotAllowed("taken").body())
+LARGE = 1 << 22
+
+
+@pytest.mark.rule("answers.acks.details")
+def test_a_client_that_reads_flat_errors_gets_the_details_of_a_refused_join_or_leave() -> None:
+    details = {"holder": "anna", "since": "2026-01-31T12:00:00Z"}
+    taken = failed(NotAllowed("taken", details=details).body())
+    for row in (JOIN, LEAVE):
+        assert orjson.loads(ack_argument(row, taken, LARGE, flat_errors=True)) == [False, "403 taken", details]
+        assert ack_argument(row, taken, LARGE, flat_errors=False) == b'[false,"403 taken"]'
+        assert ack_argument(row, REFUSED, LARGE, flat_errors=True) == b'[false,"403 taken",{}]'
+        assert ack_argument(row, Answer(b""), LARGE, flat_errors=True) == b"[true,null]"

@@ -203,14 +203,6 @@ async def test_an_agent_in_an_office_cannot_join_another_even_an_empty_one(nats_
         assert mate.told("notify:leave_office") == []
 
 
-@pytest.mark.rule("answers.rooms.agent-after-leave")
-async def test_an_agent_that_left_may_join_another_office(nats_url: str) -> None:
-    async with gateway_world(nats_url) as world, connected(world.url) as anna:
-        assert await anna.join("agent", "anna", "one") == [True, None]
-        assert await anna.call("server:leave_office", {"office_id": "one"}) == [True, None]
-        assert await anna.join("agent", "anna", "two") == [True, None]
-
-
 async def answered(client: Client, answers: asyncio.Queue[Any]) -> Any:
     """The next answer. Raises AssertionError when the connection is lost instead."""
     lost, answer = asyncio.create_task(client.gone.wait()), asyncio.create_task(answers.get())

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,6 @@ from smcp_testing.nats_process import NatsServer
 from smcp_testing.service_process import service_process
 from smcp_testing.socketio_pair import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
 from smcp_testing.waiting import Stopwatch, eventually
-
-
-@pytest.mark.rule("answers.calls.socketio-computer")
-async def test_known_and_unknown_requests_are_relayed_under_their_own_names(nats_url: str) -> None:
-    async with couple(nats_url) as pair:
-        for event, payload in (
-            ("client:get_tools", query()),
-            ("client:get_config", query()),
-            ("client:get_skills", {"computer": BOX, "x": [1]}),
-        ):
-            asked = serve(pair.box, event, echo)
-            assert (await pair.anna.call(event, payload))["echo"] == payload
-            assert asked == [payload]
 
 
 @pytest.mark.parametrize(
@@ -79,19 +65,6 @@ async def test_an_empty_answer_is_an_error_that_says_the_request_may_be_unknown(
         assert "may not know this request" in refused["message"]
 
 
-async def test_a_computer_may_not_send_client_events_nor_speak_for_another(nats_url: str) -> None:
-    async with couple(nats_url) as pair, connected(pair.anna.sio.connection_url) as car:
-        await car.join("computer", "car", OFFICE)
-        assert (await car.call("client:tool_call", call()))["code"] == 403
-        assert (await car.call("client:get_tools", query()))["code"] == 403
-        assert (await car.call("client:get_skills", {"computer": BOX}))["code"] == 403
-        assert (await car.call("server:update_tool_list", {"computer": BOX}))["code"] == 403
-        assert (await car.call("server:tool_call_cancel", {"agent": "anna", "req_id": "1"}))["code"] == 403
-        for event in ("update_config", "update_tool_list", "update_desktop", "update_finder", "update_skills"):
-            assert await pair.box.call(f"server:{event}", {"computer": BOX}) is None
-            await eventually(partial(told_once, pair.anna, f"notify:{event}", {"computer": BOX}))
-
-
 async def test_a_native_and_a_socketio_computer_cannot_have_one_name(nats_url: str) -> None:
     async def native(verb: str, _: Incoming) -> Reply:
         return reply({"native": verb, "unknown": []})
@@ -111,26 +84,9 @@ async def test_a_native_and_a_socketio_computer_cannot_have_one_name(nats_url: s
             assert (await anna.call("client:get_tools", query()))["echo"]
 
 
-def told_once(client: Client, event: str, payload: Any) -> bool:
-    return client.told(event).count(payload) == 1
-
-
 async def joined(client: Client) -> bool:
     done, *_ = await client.join("computer", BOX, OFFICE)
     return bool(done)
-
-
-async def test_members_see_native_and_socketio_computers_alike(nats_url: str) -> None:
-    async def native(verb: str, _: Incoming) -> Reply:
-        return reply({"unknown": []})
-
-    async with couple(nats_url) as pair, pair.world.computer(OFFICE, "native", native):
-        for client in (pair.anna, pair.box):
-            await eventually(
-                partial(told_once, client, "notify:enter_office", {"office_id": OFFICE, "computer": "native"})
-            )
-        listed = await pair.box.call("server:list_room", {"agent": BOX, "req_id": "1", "office_id": OFFICE})
-        assert {session["name"] for session in listed["sessions"]} == {"anna", BOX, "native"}
 
 
 @pytest.mark.rule("answers.calls.death.socketio")

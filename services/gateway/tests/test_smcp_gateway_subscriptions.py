@@ -8,7 +8,7 @@ import pytest
 from smcp_bus.dispatch import RawJson
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_gateway.computers.subscriptions import Subscriptions, granted
-from smcp_proto.errors import MAX_SUBSCRIPTIONS, RateLimited, TooLarge
+from smcp_proto.errors import TooLarge
 from smcp_proto.schemas import SubscribeResourceReq
 
 URI = "file:///深"
@@ -20,15 +20,6 @@ def subscribe(table: Subscriptions, uri: str = URI, *, agent: str = "anna", serv
 
 def who(table: Subscriptions, uri: str = URI, server: str | None = None) -> list[str]:
     return list(table.agents(server, uri))
-
-
-def test_an_update_is_for_the_subscribers_of_its_resource_only() -> None:
-    table = Subscriptions()
-    assert who(table) == []
-    subscribe(table)
-    assert who(table) == ["anna"]
-    assert who(table, "file:///other") == []
-    assert who(table, URI + "2") == []
 
 
 @pytest.mark.rule("answers.resources.subscribers.query")
@@ -46,17 +37,6 @@ def test_the_query_of_a_document_is_ignored() -> None:
     subscribe(table, "table://t?row=1")
     assert who(table, "table://t?row=1") == ["anna"]
     assert who(table, "table://t") == []
-
-
-def test_an_agent_that_has_left_has_no_subscription() -> None:
-    table = Subscriptions()
-    subscribe(table)
-    assert table.left("anna")
-    assert who(table) == []
-    assert not table.left("anna")
-    subscribe(table)
-    assert table.clear()
-    assert not table.clear()
 
 
 def request() -> SubscribeResourceReq:
@@ -170,26 +150,6 @@ def test_a_subscription_covers_the_parts_of_its_resource_and_not_the_whole() -> 
         assert who(table, told, "b") == []
     for told in ("dpe://host/doc2", "dpe://host", "dpe://host/", "dpe://host/?/doc", "dpe://other/doc/1"):
         assert who(table, told) == []
-
-
-@pytest.mark.rule("answers.resources.subscribers.limit")
-def test_the_number_of_subscriptions_is_bounded() -> None:
-    table = Subscriptions(most=3)
-    subscribe(table, "0")
-    subscribe(table, "1")
-    subscribe(table, "2")
-    with pytest.raises(RateLimited) as refused:
-        table.add("anna", None, "3")
-    assert refused.value.details == {"smcp_code": "SMCP_RATE_LIMITED", "limit": 3}
-    subscribe(table, "2")  # the same once more is none more
-    subscribe(table, "3", agent="bert")
-    table.end("anna", None, "0")
-    subscribe(table, "3")
-    with pytest.raises(RateLimited):
-        table.add("anna", None, "4")
-    table.end("anna", None, "1")
-    subscribe(table, "4")
-    assert MAX_SUBSCRIPTIONS == 1000
 
 
 @pytest.mark.rule("answers.resources.subscribers.granted")

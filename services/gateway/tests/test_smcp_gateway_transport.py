@@ -74,60 +74,6 @@ async def test_before_joining_everything_else_is_4103(nats_url: str) -> None:
         assert why
 
 
-@pytest.mark.rule("events.classes.notify.direction", "answers.who.notifications")
-async def test_notifications_are_not_sent_upstream(nats_url: str) -> None:
-    async with gateway_world(nats_url) as world, connected(world.url) as client:
-        await client.join("agent", "anna", "office")
-        for event in ("notify:enter_office", "notify:update_config", "notify:resources/updated"):
-            answer = await client.call(event, {"computer": "box", "office_id": "office"})
-            assert code_of(answer) in {400, 403}, event
-
-
-@pytest.mark.rule(
-    "events.classes.client.direction",
-    "events.list.server:update_config.sender",
-    "events.list.server:update_tool_list.sender",
-    "events.list.server:update_desktop.sender",
-    "events.list.server:update_finder.sender",
-    "events.list.server:tool_call_cancel.sender",
-    "answers.errors.403",
-    "answers.rooms.role-fixed",
-    "answers.rooms.name-fixed",
-    "answers.rooms.list.own-office",
-    "answers.who.computer",
-    "answers.who.client-events",
-    "answers.who.cancel",
-    "answers.who.updates",
-)
-async def test_the_role_and_the_name_in_a_payload_are_those_of_the_session(nats_url: str) -> None:
-    async with (
-        gateway_world(nats_url) as world,
-        connected(world.url) as agent,
-        connected(world.url) as computer,
-    ):
-        await agent.join("agent", "anna", "office")
-        await computer.join("computer", "box", "office")
-        refused: tuple[tuple[str, dict[str, Any]], ...] = (
-            ("server:list_room", LIST | {"office_id": "other"}),
-            ("server:update_config", {"computer": "box"}),
-        )
-        for event, payload in refused:
-            assert code_of(await agent.call(event, payload)) == 403, event
-        for event, payload in (
-            ("client:tool_call", CALL),
-            ("server:update_config", {"computer": "other"}),
-            ("server:update_anything", {"computer": "other"}),
-            ("server:tool_call_cancel", {"agent": "anna", "req_id": "1"}),
-        ):
-            assert code_of(await computer.call(event, payload)) == 403, event
-        done, why, *_ = await agent.join("computer", "anna", "office")
-        assert done is False
-        assert "role" in why
-        done, why, *_ = await agent.join("agent", "other", "office")
-        assert done is False
-        assert "name" in why
-
-
 @pytest.mark.rule("answers.acks.always")
 async def test_a_packet_that_is_not_json_is_acknowledged_and_the_socket_stays_open(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
