@@ -1,8 +1,7 @@
 """Questions to owners and claimants: a late join makes no member, and no session keeps another's seat."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 
 import orjson
 import pytest
@@ -12,16 +11,11 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import CLAIM, ERROR
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import NotAllowed, NotInOffice
-from smcp_registry.app import open_registry
-from smcp_registry.settings import RegistrySettings
 from smcp_testing.member_process import MemberProcess, member_process, observe
+from smcp_testing.registry_world import registries
 from smcp_testing.waiting import eventually
 
-
-@asynccontextmanager
-async def registry(url: str) -> AsyncIterator[None]:
-    async with open_bus(BusConfig(url=url)) as bus, open_registry(RegistrySettings(nats_url=url, lease_s=10), bus):
-        yield
+registry = partial(registries, count=1)
 
 
 @pytest.mark.rule("answers.rooms.admission.late")

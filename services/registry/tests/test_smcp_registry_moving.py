@@ -1,32 +1,21 @@
 """Moving members: their seats are kept for their identities for the configured time."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable
+from functools import partial
 
 import orjson
 import pytest
 
-from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import Role
-from smcp_registry.app import open_registry
-from smcp_registry.settings import RegistrySettings
+from smcp_testing import registry_world
 from smcp_testing.member_process import MemberProcess, dying_process, member_process, observe
 from smcp_testing.waiting import eventually
 
 LEASE_S = 1.0
-
-
-@asynccontextmanager
-async def registries(url: str, *, move_s: float, count: int = 2) -> AsyncIterator[None]:
-    settings = RegistrySettings(nats_url=url, lease_s=LEASE_S, move_s=move_s)
-    async with AsyncExitStack() as stack:
-        for _ in range(count):
-            bus = await stack.enter_async_context(open_bus(BusConfig(url=url)))
-            await stack.enter_async_context(open_registry(settings, bus))
-        yield
+registries = partial(registry_world.registries, lease_s=LEASE_S)
 
 
 async def moves(owner: MemberProcess, role: Role, name: str, claim: Claim) -> AssertOutcome:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from smcp_registry.bucket_watch import ConnectionWatch
 from smcp_registry.leases import Leases, Owners
 from smcp_registry.store import open_store
 from smcp_testing.member_process import dying_process, member_process, observe
+from smcp_testing.nats_cluster import NODES, lead, open_cluster
 from smcp_testing.registry_world import registries
 from smcp_testing.waiting import Stopwatch, eventually
 
@@ -135,3 +137,29 @@ async def test_a_name_is_claimed_ten_milliseconds_after_its_lease_expired(nats_u
         await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office", "enter_office"])
         assert not await paused.renew()
         assert not (await paused.registry.confirm("lab", "computer", "pc", paused.claim())).mine
+
+
+BACK_S = 1.0
+"""After which the owner finds another node."""
+
+
+async def test_an_owner_that_reconnects_to_another_node_keeps_its_seat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        open_cluster(tmp_path) as (sound, _, hurt),
+        registries(sound.url, kv_replicas=NODES),
+        member_process(hurt.url) as owner,
+        member_process(sound.url) as heir,
+    ):
+        await lead(heir.bus, sound)
+        await owner.renew()
+        await owner.join("lab", "computer", "pc")
+        monkeypatch.setattr("smcp_bus.nats.client._RECONNECT_S", (BACK_S, BACK_S))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await hurt.kill()
+        with pytest.raises(NotAllowed):
+            await heir.join("lab", "computer", "pc")
+        assert loop.time() - began > BACK_S, "it was asked when it was back"
+        assert owner.bus.connected

@@ -11,7 +11,9 @@ from nats.js.kv import KeyValue
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_proto.errors import Unavailable
+from smcp_registry.app import open_registry
 from smcp_registry.leases import Leases
+from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import (
     AT_ONCE,
     HISTORY,
@@ -331,3 +333,35 @@ async def test_concurrent_renewals_of_a_lease_all_succeed(nats_url: str) -> None
         leases = leases_of(await opened(bus), 10)
         states = await asyncio.gather(*(leases.renew("c", "p", LeaseRenewal()) for _ in range(3)))
         assert [state.renewed for state in states].count(False) == 1
+
+
+ANSWER_S = 0.5
+"""How long nats-py waits for an answer of JetStream here; its default is 5 s."""
+
+
+@pytest.mark.parametrize("method", ["account_info", "add_stream", "stream_info", "add_consumer", "subscribe"])
+async def test_a_registry_asks_again_when_nats_server_was_suspended_during_its_start(
+    nats_server: NatsServer, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suspended server carries out the first request after it was given up: a stream is then there already."""
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        js = bus.jetstream(timeout=ANSWER_S)
+        ask, asked = getattr(js, method), 0
+
+        async def suspended_at_first(*given: object, **named: object) -> object:
+            nonlocal asked
+            asked += 1
+            if asked > 1:
+                return await ask(*given, **named)
+            nats_server.pause()
+            try:
+                return await ask(*given, **named)
+            finally:
+                nats_server.resume()
+
+        monkeypatch.setattr(js, method, suspended_at_first)
+        monkeypatch.setattr(bus, "jetstream", lambda: js)
+        async with open_registry(RegistrySettings(nats_url=nats_server.url), bus) as registry:
+            assert registry.view.synced
+            assert registry.leases.synced
+        assert asked > 1

@@ -7,19 +7,23 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from smcp_bus.audit import Trail
+from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.registry_contract import LeaseRenewal
+from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import Change, ConnectionWatch
 from smcp_registry.leases import Leases, Owners
 from smcp_registry.member_records import Announce, MemberRecord, record_key, tombstone
 from smcp_registry.members_view import MembersView
-from smcp_registry.store import Store, open_store, read_member, write_member
+from smcp_registry.store import AT_ONCE, Store, open_store, read_member, write_member
 from smcp_registry.sweeper import Sweeper
 from smcp_testing import registry_world
 from smcp_testing.member_process import MemberProcess, dying_process, member_process, observe
@@ -145,13 +149,13 @@ def member(name: str, **changes: object) -> MemberRecord:
 
 @asynccontextmanager
 async def sweeping(
-    bus: NatsBus, *, keep_tombstones_s: float = 600
+    bus: NatsBus, *, keep_tombstones_s: float = 600, patience_s: float = 0.5
 ) -> AsyncIterator[tuple[Sweeper, Store, MembersView]]:
     """A sweeper whose view is fed by the test. It sweeps once: no second sweep makes up for a store that is slow."""
     store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
     connection, view = ConnectionWatch(bus), MembersView()
     leases = Leases(store.leases, lease_s=10)
-    owners = Owners(bus, connection, leases, patience_s=0.5, settle_s=0)
+    owners = Owners(bus, connection, leases, patience_s=patience_s, settle_s=0)
     announcer = Announcer(bus, bus.jetstream(), store.members)
     await announcer.prepare()
     try:
@@ -256,3 +260,68 @@ async def test_a_seat_claimed_again_survives_the_purge_of_its_tombstone(nats_url
         await store.members.purge(record_key("lab", "computer", "pc"), upto=left.revision)
         assert await back.room("lab", "computer", "pc", after=joined.revision) == {("computer", "pc")}
         assert (await back.join("lab", "computer", "pc")).unchanged
+
+
+async def is_member(store: Store, name: str) -> bool:
+    record = (await read_member(store.members, record_key("lab", "computer", name))).record
+    return record is not None and record.is_member
+
+
+async def test_a_process_that_renews_its_lease_during_a_sweep_keeps_its_members(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Owners.ask
+
+    async def returns(owners: Owners, credential: str, process: str, *given: Any, **named: Any) -> Owner:
+        """When it is found gone, it takes its lease before the sweeper goes on."""
+        owner = await ask(owners, credential, process, *given, **named)
+        if owner is Owner.GONE:
+            await owners.leases.renew(credential, process, LeaseRenewal())
+        return owner
+
+    monkeypatch.setattr(Owners, "ask", returns)
+    async with open_bus(BusConfig(url=nats_url)) as bus, sweeping(bus) as (sweeper, store, view):
+        for name in ("a", "b", "c"):
+            await put(store, view, member(name))
+        await sweeper.sweep()
+        assert all([await is_member(store, name) for name in ("a", "b", "c")])
+
+
+async def test_the_sweeper_waits_for_a_seat_that_begins_to_move_during_the_sweep(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, sweeping(bus) as (sweeper, store, view):
+        revision = await put(store, view, member("pc"))
+        await write_member(store.members, record_key("lab", "computer", "pc"), member("pc", moving=True), last=revision)
+        await sweeper.sweep()
+        assert await is_member(store, "pc")
+
+
+async def test_removing_a_dead_processs_members_does_not_wait_for_unresponsive_processes(nats_url: str) -> None:
+    async with (
+        open_bus(BusConfig(url=nats_url)) as bus,
+        sweeping(bus, patience_s=20) as (sweeper, store, view),
+        open_bus(BusConfig(url=nats_url)) as silent,
+    ):
+        asked, answering = asyncio.Semaphore(0), asyncio.Event()
+
+        async def alive(_: Incoming) -> Reply:
+            asked.release()
+            await answering.wait()
+            return Reply()
+
+        await silent.serve("smcp.hosts.v1.silent.*.alive", alive)
+        await put(store, view, member("dead"))
+        living = [f"pc{number}" for number in range(2 * AT_ONCE)]
+        for name in living:
+            await put(store, view, member(name, credential="silent", process=name))
+        sweeps = asyncio.create_task(sweeper.sweep())
+        for _ in range(AT_ONCE):
+            await asked.acquire()
+
+        async def left() -> bool:
+            return not await is_member(store, "dead")
+
+        await eventually(left)
+        assert not sweeps.done()
+        answering.set()
+        await sweeps
+        assert all([await is_member(store, name) for name in living])
