@@ -22,7 +22,6 @@ from smcp_computer import finder
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents, watched
 from smcp_testing.gateway_world import World, gateway_world
-from smcp_testing.leaving_gateway import two_gateways
 from smcp_testing.mcp_servers.configs import context
 from smcp_testing.waiting import eventually
 
@@ -167,24 +166,6 @@ async def subscribed_again(agent: SmcpAgent, events: list[Event]) -> None:
     events.clear()
     await tell(agent, "desk", "update", uri=NOTE, text="another")
     await eventually(partial(told, events, NOTE), timeout=PATIENCE_S)
-
-
-async def test_a_subscription_is_renewed_after_a_move_of_its_agent(nats_url: str) -> None:
-    async with two_gateways(nats_url) as (staying, leaving, leave):
-        async with (
-            computer(staying, servers()),
-            SmcpAgent([leaving.url, staying.url], office=OFFICE, name="bot") as agent,
-        ):
-            events = watched(agent)
-            await agent.subscribe_resource(COMPUTER, NOTE)
-            left = leave()
-            await eventually(lambda: any(isinstance(event, Reconnected) for event in events), timeout=PATIENCE_S)
-            await left
-            # it may have changed while the agent was on its way
-            await eventually(partial(told, events, NOTE), timeout=PATIENCE_S)
-            events.clear()
-            await tell(agent, "desk", "update", uri=NOTE, text="another")
-            await eventually(partial(told, events, NOTE), timeout=PATIENCE_S)
 
 
 @pytest.mark.rule("answers.desktop.missing", "answers.finder.as_listed")

@@ -19,14 +19,10 @@ from smcp_agent import (
     may_have_run,
 )
 from smcp_agent.errors import BadReply, Malformed, Unavailable
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.fake_gateway import agent_at, fake_gateway, tool
 from smcp_testing.waiting import Stopwatch, eventually
 
 JsonObject = dict[str, Any]
-
-
-def agent_at(gateway: FakeGateway, **options: Any) -> SmcpAgent:
-    return SmcpAgent(gateway.url, office="office", name="bot", **options)
 
 
 def pending(agent: SmcpAgent) -> int:
@@ -102,12 +98,7 @@ async def test_a_malformed_reply_is_a_bad_reply() -> None:
         ({"computer": ""}, "computer"),
         ({"computer": "x" * 10_000}, "computer"),
         ({"tool": ""}, "tool_name"),
-        ({"timeout": 0}, "timeout"),
-        ({"timeout": 3601}, "timeout"),
-        ({"timeout": -1.5}, "timeout"),
         ({"timeout": None}, "timeout"),
-        ({"timeout": True}, "timeout"),
-        ({"timeout": float("nan")}, "timeout"),
         ({"params": ["x"]}, "params"),
         ({"params": "{}"}, "params"),
         ({"req_id": ""}, "req_id"),

@@ -7,7 +7,7 @@ import pytest
 
 from smcp_agent import InputAnswer, InputRequest, SmcpAgent
 from smcp_agent.errors import BadReply, Malformed
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.fake_gateway import FakeGateway, agent_at, fake_gateway, tool
 from smcp_testing.waiting import eventually, within
 
 FORM = {"method": "elicitation/create", "params": {"message": "Which day?", "requestedSchema": {"type": "object"}}}
@@ -18,10 +18,6 @@ ASKED = {
 }
 BOOKED = {"content": [{"type": "text", "text": "booked"}], "isError": False}
 WRONG = {"code": 400, "message": "input_responses.q: wrong", "details": {"field": "input_responses.q"}}
-
-
-def agent_at(gateway: FakeGateway) -> SmcpAgent:
-    return SmcpAgent(gateway.url, office="office", name="bot")
 
 
 def eliciting(gateway: FakeGateway, answered: dict[str, Any] = BOOKED) -> None:

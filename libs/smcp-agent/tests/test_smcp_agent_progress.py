@@ -6,19 +6,15 @@ from typing import Any
 
 import pytest
 
-from smcp_agent import Event, SmcpAgent, ToolProgress
+from smcp_agent import Event, ToolProgress
 from smcp_agent.errors import Malformed
 from smcp_testing.agent_command import PATIENCE_S, start
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.fake_gateway import FakeGateway, agent_at, fake_gateway, tool
 from smcp_testing.terminal_user import terminal_user
 from smcp_testing.waiting import eventually
 
 NOTE = "notify:tool_progress"
 RESULT = {"content": [{"type": "text", "text": "done"}], "isError": False}
-
-
-def agent_at(gateway: FakeGateway) -> SmcpAgent:
-    return SmcpAgent(gateway.url, office="office", name="bot")
 
 
 def reports(gateway: FakeGateway, *notes: dict[str, Any]) -> asyncio.Event:

@@ -18,18 +18,12 @@ from smcp_agent import (
     ToolsChanged,
     may_have_run,
 )
-from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
 from smcp_agent.errors import NotInOffice, Unavailable
-from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NOTHING_BEGUN
-from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway, tool
+from smcp_testing.fake_gateway import agent_at, answered_the_second_time, fake_gateway, tool
 from smcp_testing.waiting import eventually
 
 JsonObject = dict[str, Any]
-
-
-def agent_at(gateway: FakeGateway) -> SmcpAgent:
-    return SmcpAgent(gateway.url, office="office", name="bot")
 
 
 @pytest.mark.rule("answers.rooms.repair")
@@ -311,11 +305,3 @@ async def test_an_agent_can_be_closed_while_it_is_trying_to_come_back() -> None:
             await eventually(lambda: not agent.connected)
         assert [event async for event in agent.events()] == []
         await gateway.start()
-
-
-@pytest.mark.rule("computer.reconnect.backoff")
-def test_the_pauses_between_attempts_grow_and_are_bounded() -> None:
-    backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
-    pauses = [backoff.next() for _ in range(1000)]
-    assert pauses[0] <= FIRST_DELAY_S
-    assert all(MAX_DELAY_S / 2 <= pause <= MAX_DELAY_S for pause in pauses[10:])

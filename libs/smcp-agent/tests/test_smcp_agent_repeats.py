@@ -1,19 +1,16 @@
-"""A call whose connection breaks, or whose answer is lost on its way, is repeated under its req_id."""
+"""A call whose connection breaks, or whose answer is lost: it is repeated, or its error says that it may have run."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from smcp_agent import ConnectionLost, SmcpAgent, SmcpError, Unavailable, may_have_run, rpc
-from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway
+from smcp_agent import JoinRefused, SmcpError, may_have_run, rpc
+from smcp_agent.errors import Closed, Unavailable
+from smcp_testing.fake_gateway import FakeGateway, agent_at, answered_the_second_time, fake_gateway
 from smcp_testing.waiting import eventually
 
 JsonObject = dict[str, Any]
-
-
-def agent_at(gateway: FakeGateway, **options: Any) -> SmcpAgent:
-    return SmcpAgent(gateway.url, office="office", name="bot", **options)
 
 
 def failed_attempts(caplog: pytest.LogCaptureFixture) -> int:
@@ -38,32 +35,6 @@ async def test_a_call_in_flight_is_repeated_after_the_restart_of_the_only_gatewa
         assert "a2c_repeat" not in first
         assert type(repeat["a2c_repeat"]) is int
         assert repeat["timeout"] <= first["timeout"]
-
-
-async def test_a_call_times_out_while_its_only_gateway_is_down() -> None:
-    async with fake_gateway() as gateway, agent_at(gateway) as agent:
-        gateway.answers["client:tool_call"] = gateway.never
-        call = asyncio.create_task(agent.call_tool("red", "slow", timeout=1))
-        await eventually(lambda: gateway.seen("client:tool_call"))
-        await gateway.stop()
-        with pytest.raises(ConnectionLost) as caught:
-            await call
-        assert caught.value.may_have_run
-        await gateway.start()
-
-
-async def test_an_interrupted_call_is_repeated_at_another_gateway() -> None:
-    async with fake_gateway() as first, fake_gateway() as second:
-        async with SmcpAgent([first.url, second.url], office="office", name="bot") as agent:
-            first.answers["client:tool_call"] = first.never
-            call = asyncio.create_task(agent.call_tool("red", "echo", req_id="r1"))
-            await eventually(lambda: first.seen("client:tool_call"))
-            await first.stop()
-            assert (await call).text == "echo"
-            (repeat,) = second.seen("client:tool_call")
-            assert repeat["req_id"] == "r1"
-            assert type(repeat["a2c_repeat"]) is int
-            await first.start()
 
 
 MAY_HAVE_RUN = {"code": 503, "message": "the connection broke", "details": {"may_have_run": True}}
@@ -146,3 +117,53 @@ async def test_the_repeats_of_a_call_end_with_its_own_time() -> None:
         with pytest.raises(Unavailable, match="the connection broke"):
             await agent.call_tool("red", "pay", timeout=2)
         assert 2 <= len(gateway.seen("client:tool_call")) <= 20
+
+
+async def test_an_error_after_a_refused_rejoin_says_whether_the_call_may_have_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("smcp_agent.connecting.link.REFUSED_PATIENCE_S", 0.2)
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        gateway.answers["client:tool_call"] = gateway.never
+        sent = asyncio.create_task(agent.call_tool("red", "pay", timeout=30))
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        gateway.refusal = "another Agent came"
+        gateway.cut()
+        with pytest.raises(JoinRefused, match="another Agent came") as caught:
+            await sent
+        assert may_have_run(caught.value)
+        with pytest.raises(JoinRefused) as caught:
+            await agent.call_tool("red", "pay", timeout=30)
+        assert not may_have_run(caught.value)
+
+
+async def test_a_repeat_refused_by_a_stopping_gateway_may_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_agent.rpc.GRACE_S", 0.0)
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+
+        async def answer(data: JsonObject) -> Any:
+            if not data.get("a2c_repeat"):
+                gateway.cut()
+                await gateway.never(data)
+            return {"code": 503, "message": "connect again", "details": {"may_have_run": False, "moving": True}}
+
+        gateway.answers["client:tool_call"] = answer
+        with pytest.raises(Unavailable, match="connect again") as caught:
+            await agent.call_tool("red", "pay", timeout=2)
+        assert may_have_run(caught.value)
+        assert ["a2c_repeat" in data for data in gateway.seen("client:tool_call")] == [False, True]
+
+
+async def test_a_call_that_was_sent_before_its_agent_was_closed_may_have_run() -> None:
+    async with fake_gateway() as gateway:
+        async with agent_at(gateway) as agent:
+            gateway.answers["client:tool_call"] = gateway.never
+            sent = asyncio.create_task(agent.call_tool("red", "pay", timeout=30))
+            await eventually(lambda: gateway.seen("client:tool_call"))
+            gateway.cut()
+        with pytest.raises(Closed) as caught:
+            await sent
+        assert may_have_run(caught.value)
+        with pytest.raises(Closed) as caught:
+            await agent.call_tool("red", "pay", timeout=30)
+        assert not may_have_run(caught.value)

@@ -12,6 +12,7 @@ from typing import Any
 import socketio
 from aiohttp import web
 
+from smcp_agent import SmcpAgent
 from smcp_testing.ports import Ports
 
 NAMESPACE = "/smcp"
@@ -167,6 +168,11 @@ class FakeGateway:
                 return {"content": [{"type": "text", "text": data["tool_name"]}], "isError": False}
             case _:
                 return None
+
+
+def agent_at(gateway: FakeGateway, **options: Any) -> SmcpAgent:
+    """An Agent of the office, not open yet."""
+    return SmcpAgent(gateway.url, office="office", name="bot", **options)
 
 
 def tool(name: str, description: str = "", **schema: Any) -> Json:
