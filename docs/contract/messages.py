@@ -140,7 +140,11 @@ def _shared() -> Document:
             "headers": _headers(words.REPLY_HEADERS),
             "examples": [
                 {"payload": {"code": 400, "message": "timeout: is missing", "details": {"field": "timeout"}}},
-                {"payload": {"code": 404, "message": "no such Computer in this office", "details": {"computer": "x"}}},
+                {
+                    "payload": {
+                        "code": 404, "message": "no such Computer in this office: 'x'", "details": {"computer": "x"}
+                    }
+                },
             ],
         },
     }  # fmt: skip

@@ -152,7 +152,7 @@ async def test_an_error_of_the_office_is_a_result_that_a_model_can_read() -> Non
         gateway.answers["client:tool_call"] = refuse
         async with bridged(gateway) as bridge:
             assert await bridge.text("echo") == "!Error 403: not for you"
-            assert await bridge.text("nothing") == "!Error 404: there is no tool 'nothing' that you may use."
+            assert await bridge.text("nothing") == "!Error 404: there is no tool 'nothing' that you may use"
 
 
 @ERAS

@@ -67,6 +67,20 @@ async def test_a_prompt_keeps_its_name_while_the_client_is_there() -> None:
             assert await named(bridge) == ["greet"]
 
 
+async def test_a_prompt_whose_computer_has_just_left_is_an_error_that_names_no_other_computer() -> None:
+    async def gone(_: dict[str, Any]) -> Any:
+        said = "no such Computer in this office: 'red'; did you mean 'rod'?"
+        return {"code": 404, "message": said, "details": {"computer": "red"}}
+
+    async with fake_gateway() as gateway:
+        with_prompts(computers_at(gateway, "red")["red"], {"name": "greet"})
+        async with bridged(gateway) as bridge:
+            assert await named(bridge) == ["greet"]
+            gateway.answers["client:prompts/get"] = gone
+            with pytest.raises(MCPError, match=r"^error 404: its Computer has left the office$"):
+                await text(bridge, "greet")
+
+
 async def test_no_prompt_takes_the_name_of_another_computers_prompt() -> None:
     async with fake_gateway() as gateway:
         made = computers_at(gateway, "blue", "red")

@@ -38,11 +38,11 @@ async def test_a_tool_that_a_client_may_not_use_is_neither_listed_nor_called_for
         async with shared_office(gateway, may) as client, client(era) as bridge:
             assert await bridge.names() == ["echo"]
             assert await bridge.text("echo") == "echo"
-            assert await bridge.text("wipe") == "!Error 404: there is no tool 'wipe' that you may use."
+            assert await bridge.text("wipe") == "!Error 404: there is no tool 'wipe' that you may use"
             await gateway.leave("red")
             while await bridge.names():
                 pass
-            assert await bridge.text("wipe") == "!Error 404: there is no tool 'wipe' that you may use."
+            assert await bridge.text("wipe") == "!Error 404: there is no tool 'wipe' that you may use"
         assert [call["tool_name"] for call in gateway.seen("client:tool_call")] == ["echo"]
 
 

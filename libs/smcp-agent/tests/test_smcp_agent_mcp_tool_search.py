@@ -258,21 +258,21 @@ async def test_a_question_of_a_tool_is_asked_and_answered_through_call_tool(era:
         (
             "describe_tool",
             {"name": "ehco"},
-            "Error 404: there is no tool 'ehco' that you may use. Did you mean 'echo'?",
+            "Error 404: there is no tool 'ehco' that you may use; did you mean 'echo'?",
         ),
         (
             "call_tool",
             {"name": "ehco"},
-            "Error 404: there is no tool 'ehco' that you may use. Did you mean 'echo'?",
+            "Error 404: there is no tool 'ehco' that you may use; did you mean 'echo'?",
         ),
         ("call_tool", {"name": "echo", "text": "x"}, "Error 400: text: is not a known field"),
         ("call_tool", {"name": "echo", "arguments": "{}"}, "Error 400: arguments: must be an object"),
         (
             "call_tool",
             {"name": "call_tool"},
-            "Error 404: there is no tool 'call_tool' that you may use.",
+            "Error 404: there is no tool 'call_tool' that you may use",
         ),
-        ("ehco", {}, "Error 404: there is no tool 'ehco' that you may use. Did you mean 'echo'?"),
+        ("ehco", {}, "Error 404: there is no tool 'ehco' that you may use; did you mean 'echo'?"),
     ],
 )
 async def test_a_mistake_is_a_result_that_names_the_field_or_what_was_probably_meant(
@@ -299,7 +299,7 @@ async def test_what_a_client_may_not_use_is_not_found_described_called_or_sugges
             assert await found(bridge, "echo wipe secret like") == ["echo"]
             for via in ("describe_tool", "call_tool"):
                 for name in ("wipe", "wip"):
-                    said = f"!Error 404: there is no tool {name!r} that you may use."
+                    said = f"!Error 404: there is no tool {name!r} that you may use"
                     assert await bridge.text(via, name=name) == said
             assert await bridge.text("call_tool", name="echo") == "echo"
         assert [call["tool_name"] for call in gateway.seen("client:tool_call")] == ["echo"]

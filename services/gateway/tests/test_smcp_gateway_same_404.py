@@ -115,7 +115,7 @@ async def test_a_computer_of_another_office_causes_the_same_lookups_as_an_unknow
                 answer = await ask(anna, event, name)
                 assert answer == {
                     "code": 404,
-                    "message": "no such Computer in this office",
+                    "message": f"no such Computer in this office: {name!r}",
                     "details": {"computer": name},
                 }
                 seen.append(traced.messages(name))

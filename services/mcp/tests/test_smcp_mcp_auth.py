@@ -251,8 +251,8 @@ async def test_a_client_lists_calls_and_reads_what_its_token_is_for(era: str) ->
             assert await anna.names() == ["read_a"]
             assert await otto.names() == ["drop", "read_a", "read_b", "read_c"]
             for name in ("read_b", "read_c", "drop", "nothing"):
-                said = f"!Error 404: there is no tool {name!r} that you may use."
-                assert (await anna.text(name)).removesuffix(" Did you mean 'read_a'?") == said
+                said = f"!Error 404: there is no tool {name!r} that you may use"
+                assert (await anna.text(name)).removesuffix("; did you mean 'read_a'?") == said
             assert gateway.seen("client:tool_call") == []
             assert [each.uri for each in (await anna.client.list_resources()).resources] == [WINDOW]
             for uri in (f"smcp://blue/{WINDOW}", f"smcp://nobody/{WINDOW}", "window://nothing"):

@@ -14,6 +14,7 @@ from smcp_agent.errors import (
     SmcpError,
     TimedOut,
     Unavailable,
+    did_you_mean,
     unanswered_message,
 )
 from smcp_agent.events import Event, ToolsChanged
@@ -151,7 +152,7 @@ class ToolCache:
         """The known tools; waits only for the first answer. Raises SmcpError as `SmcpAgent.tools`."""
         entry = self.entries.get(computer)
         if entry is None:
-            raise no_such_computer(computer)
+            raise no_such_computer(computer, did_you_mean(computer, self.entries))
         await entry.tried.wait()
         if entry.tools is None:
             assert entry.error is not None

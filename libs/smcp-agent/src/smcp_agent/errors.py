@@ -4,7 +4,7 @@ One class per code of the wire comes from `smcp_proto.errors` and is raised as t
 version does not know as `SmcpError`, with that `code`); the classes defined here are the SDK's own.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -34,6 +34,10 @@ _CODES: Final[Mapping[str, ErrorCode]] = {
 
 class CannotConnect(Unavailable):
     """None of the URLs could be connected to. `details.urls` says why, by URL."""
+
+
+class NotAGateway(CannotConnect):
+    """Something else than a gateway answers at each of the URLs."""
 
 
 class TokenUnavailable(Unavailable):
@@ -90,9 +94,16 @@ def not_open() -> Closed:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A question, after a space, which of `names` was meant; empty where none of them is like it."""
+    """The end of a sentence, which asks which of `names` was meant; empty where none of them is like it."""
     near = " or ".join(repr(each) for each in get_close_matches(name, list(names), n=3))
-    return f" Did you mean {near}?" if near else ""
+    return f"; did you mean {near}?" if near else ""
+
+
+def check_names(what: str, given: Iterable[str], names: Collection[str]) -> None:
+    """The names of keyword arguments. Raises TypeError, as Python does, with the name of the public function."""
+    for name in given:
+        if name not in names:
+            raise TypeError(f"{what}() got an unexpected keyword argument {name!r}{did_you_mean(name, names)}")
 
 
 def unanswered_message(error: SmcpError) -> str:

@@ -152,9 +152,10 @@ class NotInOffice(SmcpError):
     code = ErrorCode.NOT_IN_OFFICE
 
 
-def no_such_computer(computer: str, **details: object) -> NotFound:
-    """The same words whether it does not exist, has left or is in another office."""
-    return NotFound("no such Computer in this office", details={"computer": computer, **details})
+def no_such_computer(computer: str, hint: str = "", /, **details: object) -> NotFound:
+    """The same words whether it does not exist, has left or is in another office. `hint`: which one may be meant."""
+    said = f"no such Computer in this office: {computer!r}{hint}"
+    return NotFound(said, details={"computer": computer, **details})
 
 
 MAX_SUBSCRIPTIONS: Final = 1000

@@ -125,6 +125,7 @@ class Gateway:
         self.relay = Relay(
             bus,
             self.computers,
+            self.offices,
             registry,
             calls,
             sessions,

@@ -112,7 +112,9 @@ def mcp_error(error: SmcpError) -> MCPError:
     if isinstance(error, McpError):
         return MCPError(error.rpc_code, error.message, error.data)
     code = types.INVALID_PARAMS if isinstance(error, Malformed) else types.INTERNAL_ERROR
-    return MCPError(code, f"error {int(error.code)}: {as_sent(error).message}")
+    # the gateway's may name other Computers, which this client may not ask
+    message = "its Computer has left the office" if isinstance(error, NotFound) else as_sent(error).message
+    return MCPError(code, f"error {int(error.code)}: {message}")
 
 
 def no_resource(uri: str) -> MCPError:

@@ -132,7 +132,7 @@ class OfficeTools:
         """The tool of this name. Raises NotFound, also where the client may not use it: nobody learns what is there."""
         if (named := self._named.get(name) or unlisted(name)) is None or not self._may(context, named):
             near = did_you_mean(name, (each.name for each in self._visible(context)))
-            raise NotFound(f"there is no tool {name!r} that you may use.{near}")
+            raise NotFound(f"there is no tool {name!r} that you may use{near}")
         return named
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
