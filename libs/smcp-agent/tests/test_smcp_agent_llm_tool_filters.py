@@ -50,7 +50,6 @@ def two_computers(gateway: FakeGateway) -> None:
     [
         ({}, ["blue__echo", "red__echo", "look", "stop"]),
         ({"computers": ["red"]}, ["red__echo", "look", "stop"]),
-        ({"computers": ["green"]}, []),
         ({"tags": ["slow", "speech"]}, ["blue__echo", "red__echo", "look"]),
         ({"only": ["echo", "stop"]}, ["blue__echo", "red__echo", "stop"]),
         ({"only": ["red__echo"]}, ["red__echo"]),
@@ -63,6 +62,72 @@ async def test_a_model_gets_the_tools_of_the_chosen_computers_tags_and_names(fil
         async with agent_at(gateway) as agent:
             assert [each["name"] for each in await agent.openai_tools("responses", **filters)] == names
             assert [each["name"] for each in await agent.anthropic_tools(**filters)] == names
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "said"),
+    [
+        ("computers", "rde", "computers: there is no Computer 'rde' in the office; did you mean 'red'?"),
+        ("tags", "browsr", "tags: there is no tag 'browsr' in the office; did you mean 'browser'?"),
+        ("only", "stpo", "only: there is no tool 'stpo' in the office; did you mean 'stop'?"),
+        ("only", "nothing", "only: there is no tool 'nothing' in the office"),
+    ],
+)
+async def test_a_misspelt_filter_that_leaves_no_tools_is_an_error_that_names_it(
+    field: str, name: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = {"computers": "blue", "tags": "slow", "only": "look"}[field]
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            for listing in (agent.openai_tools, agent.anthropic_tools):
+                filters: JsonObject = {field: [name]}
+                with pytest.raises(NotFound) as refused:
+                    await listing(**filters)
+                assert refused.value.message == said
+            assert not caplog.messages
+            filters = {field: [name, right]}
+            assert await agent.openai_tools(**filters)
+            assert caplog.messages == [said]
+
+
+async def test_a_filter_that_names_what_has_left_gives_no_tools_and_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            wanted: list[JsonObject] = [{"computers": ["red"]}, {"tags": ["browser"]}, {"only": ["stop"]}]
+            for filters in wanted:
+                assert await agent.openai_tools(**filters)
+            await gateway.leave("red")
+            await eventually(lambda: agent.computers() == ["blue"])
+            for filters in wanted:
+                assert await agent.openai_tools(**filters) == []
+            assert not caplog.messages
+            await gateway.leave("blue")
+            await eventually(lambda: agent.computers() == [])
+            assert await agent.openai_tools(computers=["rde"]) == []
+            assert caplog.messages == ["computers: there is no Computer 'rde' in the office; did you mean 'red'?"]
+
+
+async def test_a_misspelt_filter_is_named_with_the_public_method() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        for call, said in (
+            (
+                agent.openai_tools,
+                r"^openai_tools\(\) got an unexpected keyword argument 'onyl'; did you mean 'only'\?$",
+            ),
+            (agent.anthropic_tools, r"^anthropic_tools\(\) got an unexpected keyword argument 'onyl'"),
+        ):
+            with pytest.raises(TypeError, match=said):
+                await call(onyl=["look"])  # type: ignore[call-arg]
+        for find, said in (
+            (agent.finder, r"^finder\(\) got an unexpected keyword argument 'keyword'; did you mean 'keywords'\?$"),
+            (agent.get_finder, r"^get_finder\(\) got an unexpected keyword argument 'keyword'"),
+        ):
+            with pytest.raises(TypeError, match=said):
+                await find("red", keyword="sales")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("field", ["computers", "tags", "only"])
@@ -87,6 +152,8 @@ async def test_a_model_cannot_call_a_tool_that_it_was_not_given() -> None:
             assert (await agent.run_tool("look")).text == "look"
             refused = (await agent.run_openai_tool_calls([chat_call("stop")]))[0]
             assert refused["content"] == "Error 404: there is no tool 'stop'"
+            misspelt = (await agent.run_openai_tool_calls([chat_call("loko")]))[0]
+            assert misspelt["content"] == "Error 404: there is no tool 'loko'; did you mean 'look'?"
             assert [data["tool_name"] for data in gateway.seen("client:tool_call")] == ["look"]
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from pydantic import ValidationError
 
-from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
+from smcp_agent.errors import Malformed, NotFound, SmcpError, check_names, did_you_mean, may_have_run
 from smcp_agent.result_formats import (
     allowed_chars,
     anthropic_output,
@@ -46,6 +46,8 @@ OpenAIApi = Literal["chat", "responses"]
 
 logger = logging.getLogger(__name__)
 
+_NAMED: Final[Mapping[str, str]] = {"computers": "Computer", "tags": "tag", "only": "tool"}
+"""What a filter names."""
 _READER: Final = SMCPTool(
     name=READ_RESULT,
     description="Reads on in a result that was too long to be shown whole, where its link says so.",
@@ -80,21 +82,24 @@ class ModelMethods(ToolCallMethods):
     """Computer and tool, by the name that a model was given; None: nothing was given yet."""
     _max_chars: int | None = None
     """As the last list for a model said."""
+    _seen: "dict[str, set[str]] | None" = None
+    """What was in the office at any time, by the filter that may name it."""
 
     async def openai_tools(self, api: OpenAIApi = "chat", **filters: Unpack[ToolFilter]) -> list[OpenAITool]:
         """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
 
         A Computer whose tools could not be fetched so far is left out. Names do not depend on the filters. A model can
         call what was in a list, and nothing else.
-        Raises Malformed: there is no such `api`, or a filter has the wrong type.
+        Raises Malformed: there is no such `api`, or a filter has the wrong type; NotFound: no tool of the office
+        passes, as a filter names what was never there. Where others pass, that is logged.
         """
         if api not in get_args(OpenAIApi):
             raise refused("api", f"has to be {' or '.join(map(repr, get_args(OpenAIApi)))}")
-        return [openai_tool(named, api) for named in await self._choose(**filters)]
+        return [openai_tool(named, api) for named in await self._choose("openai_tools", **filters)]
 
     async def anthropic_tools(self, **filters: Unpack[ToolFilter]) -> list[AnthropicTool]:
         """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
-        return [anthropic_tool(named) for named in await self._choose(**filters)]
+        return [anthropic_tool(named) for named in await self._choose("anthropic_tools", **filters)]
 
     async def run_openai_tool_calls(
         self,
@@ -170,45 +175,57 @@ class ModelMethods(ToolCallMethods):
         """
         try:
             if self._given is None:  # a model may call tools that another run of the application showed it
-                await self._choose()
+                await self._choose("run_tool")
             given = _arguments(arguments)
             if name == READ_RESULT and self._max_chars is not None:
                 offset: Any = given.get("offset", 0)  # whatever the model wrote
                 return self.read_result(str(given.get("uri")), offset, max_chars=self._max_chars)
-            pair, most = (self._given or {}).get(str(name)), self._max_chars
-            if pair is None:
-                raise NotFound(f"there is no tool {name!r}")
+            known, most = self._given or {}, self._max_chars
+            if (pair := known.get(str(name))) is None:
+                raise NotFound(f"there is no tool {name!r}{did_you_mean(str(name), known)}")
             return await self.call_tool(
                 *pair, given, timeout=timeout, max_chars=most, on_progress=on_progress, on_input=on_input
             )
         except SmcpError as error:
             return error_result(error)
 
-    async def _choose(
-        self,
-        computers: Collection[str] | None = None,
-        tags: Collection[str] | None = None,
-        only: Collection[str] | None = None,
-        max_chars: int | None = None,
-    ) -> "list[NamedTool]":
-        for field, names in (("computers", computers), ("tags", tags), ("only", only)):
+    async def _choose(self, what: str, **filters: Unpack[ToolFilter]) -> "list[NamedTool]":
+        """Raises as `openai_tools`; TypeError: `what`, a method, has no such filter."""
+        check_names(what, filters, ToolFilter.__annotations__)
+        values: Mapping[str, Any] = filters
+        wanted: dict[str, Collection[str] | None] = {field: values.get(field) for field in _NAMED}
+        for field, names in wanted.items():
             if isinstance(names, str):
                 raise refused(field, "a list of names, not text")
+        max_chars = filters.get("max_chars")
         self._max_chars = None if max_chars is None else allowed_chars(max_chars)
         given, chosen = self._given or {}, []
-        named = name_tools(await self._tools.all())
-        for each in named:
+        listed = await self._tools.all()
+        seen = self._seen = self._seen or {field: set() for field in wanted}
+        seen["computers"] |= self._tools.entries.keys()
+        for each in name_tools(listed):
             pair = (each.computer, each.tool.name)
-            if (
-                (computers is None or each.computer in computers)
-                and (tags is None or not set(tags).isdisjoint(tool_meta(each.tool).tags or ()))
-                and (only is None or each.name in only or each.tool.name in only)
-            ):
+            own = {"computers": {each.computer}, "only": {each.name, each.tool.name}}
+            if wanted["tags"] is not None:
+                own["tags"] = set(tags(each.tool))
+            for field, its in own.items():
+                seen[field] |= its
+            if all(names is None or not own[field].isdisjoint(names) for field, names in wanted.items()):
                 chosen.append(each)
                 given[each.name] = pair
             elif given.get(each.name) != pair:  # the name is another tool's now
                 given.pop(each.name, None)
         self._given = given
+        unseen = [
+            f"{field}: there is no {_NAMED[field]} {name!r} in the office{did_you_mean(str(name), seen[field])}"
+            for field, names in wanted.items()
+            for name in names or ()
+            if name not in seen[field]
+        ]
+        if unseen and not chosen and any(listed.values()) and len(listed) == len(self._tools.entries):
+            raise NotFound("; ".join(unseen))
+        for problem in unseen:
+            logger.warning("%s", problem)
         return chosen if max_chars is None else [*chosen, NamedTool(READ_RESULT, "", _READER)]
 
 
