@@ -54,10 +54,22 @@ async def test_a_login_in_a_url_is_not_told_in_errors(url: str) -> None:
     assert not any(part in told for part in ("me:", "s3cr", "t@"))
 
 
-@pytest.mark.parametrize("body", ["", "{}"])
-async def test_an_http_error_is_named_by_its_status(body: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (404, "", "what answers there (HTTP 404) is not an A2C-SMCP gateway"),
+        (404, "{}", "what answers there (HTTP 404) is not an A2C-SMCP gateway"),
+        (405, "", "what answers there (HTTP 405) is not an A2C-SMCP gateway"),
+        (200, "<html></html>", "what answers there (HTTP 200) is not an A2C-SMCP gateway"),
+        (503, "", "HTTP 503"),
+        (400, "", "Unexpected status code 400 in server response"),
+    ],
+)
+async def test_an_http_error_is_named_by_its_status_and_what_is_no_gateway_by_that(
+    status: int, body: str, why: str
+) -> None:
     async def refuse(_: web.Request) -> web.Response:
-        return web.Response(status=404, text=body, content_type="application/json")
+        return web.Response(status=status, text=body, content_type="application/json")
 
     app, port = web.Application(), Ports().take()
     app.router.add_get("/{path:.*}", refuse)
@@ -65,7 +77,7 @@ async def test_an_http_error_is_named_by_its_status(body: str) -> None:
     await runner.setup()
     try:
         await web.TCPSite(runner, HOST, port).start()
-        assert await why_not(f"http://{HOST}:{port}") == "Unexpected status code 404 in server response"
+        assert await why_not(f"http://{HOST}:{port}") == why
     finally:
         await runner.cleanup()
 

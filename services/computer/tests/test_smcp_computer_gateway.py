@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from mcp_types import HEADER_MISMATCH
 
 from smcp_agent import (
@@ -27,12 +28,14 @@ from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import GatewayMembership, open_gateway_computer
 from smcp_computer.settings import ComputerSettings, token_of
+from smcp_service.lifecycle import Failure
 from smcp_testing import issuer
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.issuer import shared_token
 from smcp_testing.leaving_gateway import in_time, two_gateways
 from smcp_testing.mcp_servers import configs
+from smcp_testing.ports import Ports
 from smcp_testing.tcp_proxy import open_line
 from smcp_testing.waiting import OWNER_FIRST_S, eventually
 
@@ -339,3 +342,47 @@ async def test_an_expired_token_is_renewed_without_a_notification(nats_url: str)
             await eventually(lambda: computer.membership.problem is None)
             assert agent.computers() == [NAME]
             assert not [event for event in heard if isinstance(event, ComputerEntered | ComputerLeft)]
+
+
+@asynccontextmanager
+async def no_gateway() -> AsyncIterator[tuple[int, list[str]]]:
+    """The port of an HTTP server that is no gateway, and what it was asked for."""
+    asked: list[str] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=404)
+
+    app, port = web.Application(), Ports().take()
+    app.router.add_get("/{path:.*}", refuse)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        yield port, asked
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_computer_ends_where_something_else_than_a_gateway_answers_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("smcp_computer.gateway.NO_GATEWAY_S", 0.0)
+    async with no_gateway() as (port, _):
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(Failure, match=r"\(HTTP 404\) is not an A2C-SMCP gateway: is --gateway .* right\?$")
+        ):
+            async with asyncio.timeout(60), box(f"http://127.0.0.1:{port}"):
+                pytest.fail("it joined")
+
+
+async def test_a_computer_joins_where_a_gateway_is_missing_behind_its_address_for_a_moment(nats_url: str) -> None:
+    async with (
+        no_gateway() as (port, asked),
+        open_line(port) as line,
+        box(line.url, joined=False) as computer,
+        gateway_world(nats_url) as world,
+    ):
+        await eventually(lambda: asked)
+        line.port = int(world.url.rpartition(":")[2])
+        await asyncio.wait_for(computer.wait_ready(), 60)

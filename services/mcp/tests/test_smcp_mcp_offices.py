@@ -14,6 +14,7 @@ from mcp_types import INVALID_PARAMS, INVALID_REQUEST, ResourceLink, TextContent
 from pydantic import ValidationError
 from yarl import URL
 
+from smcp_agent import NotAGateway, SmcpAgent
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import OfficeTools
 from smcp_mcp.settings import McpSettings
@@ -248,7 +249,7 @@ async def test_a_wrong_way_to_list_tools_is_400_and_named() -> None:
     ("name", "why"),
     [
         ("a" * 200, "a name has 1 to 128 characters, this one has 200"),
-        ("", "a name has 1 to 128 characters, this one has 0"),
+        ("", "is missing: the URL ends in its name, as in /mcp/home"),
         ("lab%0Ax", "a name holds no control characters"),
         ("%ff", "is not UTF-8"),
         ("%ED%A0%80", "is not UTF-8"),  # a lone surrogate
@@ -262,6 +263,21 @@ async def test_an_office_whose_name_is_wrong_is_400_and_says_why(name: str, why:
         assert error["message"] == f"the office in the URL: {why}"
         assert error["data"] == {"field": "the office in the URL"}
         assert not gateway.seen("server:join_office")
+
+
+async def test_a_url_without_an_office_is_400_and_not_redirected() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        url = URL(service.office()).origin() / "mcp"
+        async with http.post(url, json=INITIALIZE, headers=HEADERS, allow_redirects=False) as response:
+            assert response.status == 400
+            assert "as in /mcp/home" in (await response.json())["error"]["message"]
+
+
+async def test_an_agent_that_connects_to_the_port_of_mcp_clients_learns_that_it_is_no_gateway() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
+        with pytest.raises(NotAGateway, match=r"what answers there \(HTTP 404\) is not an A2C-SMCP gateway$"):
+            async with SmcpAgent(str(URL(service.office()).origin()), office="lab-1", name="bot"):
+                pytest.fail("it connected")
 
 
 async def test_both_unicode_forms_of_a_name_are_one_office() -> None:

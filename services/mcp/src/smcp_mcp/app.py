@@ -64,6 +64,8 @@ _log = get_logger(__name__)
 def office_of(scope: Scope) -> str:
     """The name of the office in a request's URL, in NFC. Raises Malformed: it is not UTF-8, or no name."""
     why = "is not UTF-8"
+    if scope["path"] in (_PATH, _PATH.rstrip("/")):
+        raise refused("the office in the URL", "is missing: the URL ends in its name, as in /mcp/home")
     try:
         return check_name(unquote_to_bytes(scope["raw_path"])[len(_PATH) :].decode())
     except UnicodeDecodeError:
@@ -74,7 +76,8 @@ def office_of(scope: Scope) -> str:
 
 
 class McpEndpoint(BaseRoute):
-    """The route `/mcp/{office}`. A pattern of Starlette's would not match a name with a line break."""
+    """The route `/mcp/{office}`, and `/mcp`, where the office is missing. A pattern of Starlette's would not match a
+    name with a line break."""
 
     def __init__(
         self, settings: McpSettings, access: Authorization, offices: Offices, peers: Peers, quotas: Quotas
@@ -90,7 +93,7 @@ class McpEndpoint(BaseRoute):
         """By who answered: this process as an MCP server, a peer, or this process with an error."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return (Match.FULL if scope["path"].startswith(_PATH) else Match.NONE), {}
+        return (Match.FULL if f"{scope['path']}/".startswith(_PATH) else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.requests[await self._answer(BufferedRequest(scope, receive, send))] += 1

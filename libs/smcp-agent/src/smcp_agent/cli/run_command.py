@@ -21,6 +21,7 @@ from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
 from smcp_agent.errors import (
     CannotConnect,
     Malformed,
+    NotAGateway,
     NotAuthenticated,
     SmcpError,
     TimedOut,
@@ -189,6 +190,8 @@ def _hint(error: SmcpError) -> str:
     match error:
         case NotAuthenticated():
             return "SMCP_TOKEN (--token) says who you are. The key of `smcp up` is found by the URL that it printed."
+        case NotAGateway():
+            return "--url (SMCP_URL) says where Agents connect: `smcp up` prints it, beside the URL for MCP clients."
         case CannotConnect():
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case _:

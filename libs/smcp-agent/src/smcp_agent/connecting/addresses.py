@@ -11,7 +11,15 @@ import aiohttp
 
 from smcp_agent.connecting.connection import Connection, Notice, connect
 from smcp_agent.connecting.options import ConnectionOptions, local_key, with_token
-from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLimited, SmcpError, retry_after
+from smcp_agent.errors import (
+    CannotConnect,
+    Malformed,
+    NotAGateway,
+    NotAuthenticated,
+    RateLimited,
+    SmcpError,
+    retry_after,
+)
 from smcp_proto.backoff import jittered
 from smcp_proto.printable import without_login
 
@@ -51,7 +59,7 @@ class Addresses:
 
     async def connect(self, options: ConnectionOptions, on_notice: Notice) -> Connection:
         """The first connection that opens; each URL has a head start. Raises CannotConnect: none of them works;
-        TokenUnavailable; SmcpError: the last refusal of a server."""
+        NotAGateway; TokenUnavailable; SmcpError: the last refusal of a server."""
         has_token, options = options.token is not None, await with_token(options)
 
         async def attempt(url: str, earlier: Sequence[asyncio.Task[Connection]]) -> Connection:
@@ -83,7 +91,8 @@ class Addresses:
             url: why for each in errors if isinstance(each, CannotConnect) for url, why in each.details["urls"].items()
         }
         failures = "; ".join(f"{url}: {why}" for url, why in reasons.items())
-        raise CannotConnect(f"cannot connect to {failures}", details={"urls": reasons})
+        kind = NotAGateway if all(isinstance(each, NotAGateway) for each in errors) else CannotConnect
+        raise kind(f"cannot connect to {failures}", details={"urls": reasons})
 
 
 def checked_url(url: str) -> str:

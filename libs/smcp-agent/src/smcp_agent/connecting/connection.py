@@ -17,7 +17,7 @@ from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.connecting.transport import HEADROOM, HttpSession, JsonText, WireJson, packet_class, reason, was_refused
-from smcp_agent.errors import CannotConnect, SmcpError, Unavailable, flat_error
+from smcp_agent.errors import CannotConnect, NotAGateway, SmcpError, Unavailable, flat_error
 from smcp_proto.errors import ANSWER_TOO_LARGE, CUT_OFF, NOTHING_BEGUN, TooLarge
 from smcp_proto.printable import without_login
 
@@ -150,7 +150,8 @@ class Connection:
                     await asyncio.gather(self._sio.eio.wait(), return_exceptions=True)
 
     async def open(self) -> None:
-        """Connect, with the first transport that works. Raises CannotConnect; SmcpError: the server refused."""
+        """Connect, with the first transport that works. Raises CannotConnect, NotAGateway; SmcpError: the server
+        refused."""
         transports = list(self._options.transports)
         while True:
             transport = transports.pop(0)
@@ -197,8 +198,14 @@ class Connection:
 
     def _cannot(self, error: BaseException) -> CannotConnect:
         within, url = self._options.connect_timeout, without_login(self.url)
-        why = f"no answer within {within:g} s" if isinstance(error, TimeoutError) else reason(error)
-        return CannotConnect(f"cannot connect to {url}: {why}", details={"urls": {url: why}})
+        kind = CannotConnect
+        if isinstance(error, TimeoutError):
+            why = f"no answer within {within:g} s"
+        elif self._http.is_foreign:
+            kind, why = NotAGateway, f"what answers there (HTTP {self._http.status}) is not an A2C-SMCP gateway"
+        else:
+            why = reason(error)
+        return kind(f"cannot connect to {url}: {why}", details={"urls": {url: why}})
 
     def _on_connect_error(self, *args: Any) -> None:
         self._refusal = args[0] if args else None

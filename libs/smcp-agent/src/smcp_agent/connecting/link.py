@@ -40,6 +40,12 @@ FIRST_DELAY_S: Final = 0.25
 """The pause after the first failure to connect, join or list the room; it doubles up to `MAX_DELAY_S`."""
 MAX_DELAY_S: Final = 5.0
 """An Agent is back within seconds after a long outage."""
+MCP_NAME: Final = "smcp-mcp"
+"""The Agent by which MCP clients use an office over HTTP; `smcp up` starts it."""
+MCP_SEAT: Final = (
+    ". It is there for MCP clients over HTTP, and leaves minutes after the last one. `smcp room OFFICE` shows the "
+    "members; `smcp up --no-mcp` starts without it"
+)
 STABLE_S: Final = 10.0
 """After a connection that lasted so long, the pauses between attempts begin short again."""
 
@@ -263,6 +269,7 @@ def _check_joined(ack: Any, place: EnterOfficeReq) -> None:
             details.pop("may_have_run", None)  # it is about the join: no tool ran
             kind = ERRORS.get(code or ErrorCode.NOT_ALLOWED, NotAllowed)
             if kind is NotAllowed:
+                why += MCP_SEAT if details.get("holder") == MCP_NAME else ""
                 raise JoinRefused(f"{office} refused {member}: {why}", details=details)
             raise kind(f"{office} cannot be joined by {member} now: {why}", details=details)
     raise flat_error(ack) or BadReply("join_office was acknowledged with neither [true, null] nor [false, why]")

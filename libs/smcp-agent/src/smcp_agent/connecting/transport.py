@@ -24,6 +24,7 @@ ENVELOPE_BYTES: Final = 64
 """Round the JSON of a message: the types of both packets, the namespace, an id."""
 HEADROOM: Final = 64 * 1024
 """A gateway takes messages of so many bytes above its limit (`SMCP_MAX_PAYLOAD`), to answer them with 413."""
+_NO_SUCH_PATH: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 """Ten years: a time-out of python-engineio that has to be a number, and is not to be used."""
 
@@ -34,6 +35,7 @@ class HttpSession:
     heartbeat_s: the server promised to send something at least so often; 0 as long as it has not said so.
     socket: the WebSocket, once there is one.
     heard_at: when bytes came over it last (loop time); None without one.
+    status: of the last HTTP answer.
     """
 
     def __init__(self) -> None:
@@ -41,6 +43,7 @@ class HttpSession:
         self.heartbeat_s = 0.0
         self.socket: aiohttp.ClientWebSocketResponse | None = None
         self.heard_at: float | None = None
+        self.status = 0
         self._transport: asyncio.Transport | None = None
         noted = self
 
@@ -64,6 +67,12 @@ class HttpSession:
             cookie_jar=aiohttp.CookieJar(unsafe=True), ws_response_class=WebSocket, trace_configs=[trace]
         )
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it was something else than a gateway that answered, or something before the gateway."""
+        answered = HTTPStatus.OK <= self.status < HTTPStatus.BAD_REQUEST or self.status in _NO_SUCH_PATH
+        return answered and not self.heartbeat_s
+
     async def close(self) -> None:
         """End it at once, with the WebSocket that python-engineio may have left open: aiohttp warns of it."""
         if self._transport is not None:
@@ -73,7 +82,7 @@ class HttpSession:
         await self.session.close()
 
     async def _on_answer(self, _: object, context: object, params: aiohttp.TraceRequestEndParams) -> None:
-        connection = params.response.connection
+        connection, self.status = params.response.connection, params.response.status
         if params.response.status == HTTPStatus.SWITCHING_PROTOCOLS and connection is not None:
             self._transport = connection.transport
             if self._transport is not None and isinstance(protocol := self._transport.get_protocol(), asyncio.Protocol):
