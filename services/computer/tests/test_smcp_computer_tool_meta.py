@@ -217,7 +217,7 @@ REQUIRED = '"name" is a required property'
     [
         (NAMES, {"nmae": 1}, f"params: {REQUIRED}; 'nmae' is unknown; did you mean 'name'?"),
         (NAMES, {"x": 1, "ag": 1}, f"params: {REQUIRED}; 'x' is unknown; 'ag' is unknown; did you mean 'age'?"),
-        (NAMES, {"x" * 64: 1, "y" * 65: 1}, f"params: {REQUIRED}; '{'x' * 64}' is unknown"),
+        (NAMES, {"x" * 40: 1, "y" * 41: 1}, f"params: {REQUIRED}; '{'x' * 40}' is unknown"),
         (NAMES, dict.fromkeys("bcdf"), f"params: {REQUIRED}; 'b' is unknown; 'c' is unknown; 'd' is unknown"),
         ({**NAMES, "additionalProperties": False}, {"nmae": 1},
          "params: Additional properties are not allowed ('nmae' was unexpected); did you mean 'name'?"),

@@ -11,7 +11,6 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from smcp_bus import exact_json
-from smcp_computer.config.lint import MAX_HINTS
 from smcp_service.settings import did_you_mean
 
 MOST_ALTERNATIVES: Final = 1000
@@ -24,8 +23,10 @@ LONGEST_REASON: Final = 1000
 """Characters of what is said of a mistake: it may name properties, and the schema's values, of any length."""
 MOST_NAMED: Final = 3
 """Unknown names that are said of an object."""
-LONGEST_NAME: Final = 64
-"""A longer one is not compared with those of the schema."""
+LONGEST_NAME: Final = 40
+MAX_HINTS: Final = 100
+"""Characters of an unknown name, and names of the schema that it is compared with: those that are made for it take
+30 ms of the event loop."""
 _SIDE_BY_SIDE: Final = frozenset({
     "allOf", "anyOf", "contains", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "patternProperties",
     "then",

@@ -65,8 +65,10 @@ RECONNECT_S: Final = 0.6
 DEEPEST: Final = 200
 """Levels of an answer, as many as `exact_json.read` takes. Readers in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
-MAX_HINTS: Final = 100
-"""Computers of an office whose names are compared with one that is not there: an office may have thousands."""
+MAX_HINTS: Final = 50
+"""Computers of an office whose names are compared with one that is not there."""
+LONGEST_NAME: Final = 40
+"""A longer one is not compared: 50 names that are made for it would take more than 25 ms of the event loop."""
 _FIRST_FIELD: Final = re.compile(rb'\s*\{\s*(?:"_?meta"\s*:\s*null\s*,\s*)?"([A-Za-z_]{1,64})"')
 """Published Computers begin a result with `"meta": null`."""
 NO_JSON: Final = "the Computer's answer is not JSON"
@@ -309,6 +311,8 @@ class Relay:
 
     def _hint(self, pending: PendingCall, call: Call) -> str:
         """Which Computer of the office may be meant: one that the caller, and the user that it calls for, may ask."""
+        if len(pending.computer) > LONGEST_NAME:
+            return ""
         office, session = self.offices.get(pending.office), self.sessions.get(pending.session)
         own = None if session is None or session.principal is None else session.principal.rights
         rights = [each for each in (own, call.caller.rights) if each is not None]
