@@ -1,7 +1,7 @@
 """Subscriptions at a native Computer: updates reach the subscriber alone, and end with its membership."""
 
 import json
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -15,10 +15,9 @@ from smcp_proto.schemas.resources import MISSED
 from smcp_registry.member_records import record_key, tombstone
 from smcp_registry.store import open_store, read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
-from smcp_testing.gateway_world import connected, gateway_world
+from smcp_testing.gateway_world import Client, connected, gateway_world
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
 from smcp_testing.mcp_servers import configs
-from smcp_testing.note_subscriptions import NOTES, asked, downstream, tell, updated
 from smcp_testing.resource_agent import ResourceAgent
 from smcp_testing.tcp_proxy import Line, open_line
 from smcp_testing.waiting import eventually
@@ -327,3 +326,38 @@ async def test_subscriptions_end_with_the_computers_own_membership(nats_url: str
         await eventually(lambda: here.computer.membership.problem is None)
         await alice.result("resources/subscribe", uri="note://1")
         await downstream(here.computer, "note://1")
+
+
+NOTES: list[dict[str, Any]] = [
+    {"uri": "note://1", "resource": {"title": "One"}},
+    {"uri": "note://2"},
+    {"uri": "note://end"},
+]
+
+
+async def tell(here: Computer, tool: str, **arguments: Any) -> Any:
+    """What a tool of the context server `one` gives."""
+    result = await here.fleet.supervisors["one"].calls.run(tool, arguments, timeout=30)
+    assert not result.get("isError"), result
+    return json.loads(result["content"][0]["text"])
+
+
+async def asked(client: Client, verb: str, uri: str, **more: Any) -> Any:
+    payload = {"jsonrpc": "2.0", "id": 1, "method": f"resources/{verb}", "params": {"uri": uri}}
+    envelope = {"roomId": OFFICE, "computerId": NAME, "agent": "anna", "payload": payload, **more}
+    answer = await client.call(f"client:resources/{verb}", envelope, timeout=30)
+    assert answer.get("payload", {}).get("result") == {}, answer
+    return answer
+
+
+def updated(client: Client) -> list[str]:
+    return [told["payload"]["params"]["uri"] for told in client.told("notify:resources/updated")]
+
+
+async def downstream(here: Computer, *uris: str) -> None:
+    """Wait until the server has exactly these subscriptions."""
+
+    async def subscribed() -> bool:
+        return bool(await tell(here, "subscribed") == list(uris))
+
+    await eventually(subscribed, timeout=30)

@@ -11,7 +11,6 @@ from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.mcp_servers import configs
-from smcp_testing.office_events import forgotten, next_told, settled
 from smcp_testing.waiting import eventually
 
 ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
@@ -313,3 +312,35 @@ async def test_a_conflict_is_logged_once_and_blocks_nothing(nats_url: str, caplo
         assert (await here.ask("get_finder"))["documents"][0]["doc_ref"] == "doc-0", "nothing is blocked"
         (warning,) = warnings(caplog)
         assert "MCP server 'docs': uses the same host 'h' as 'more'" in warning
+
+
+async def settled(here: World, server: str, *uris: str) -> None:
+    """Wait until the server has these subscriptions; drop the notifications so far."""
+
+    async def agreed() -> bool:
+        return await here.tell(server, "subscribed") == sorted(uris)  # type: ignore[no-any-return]
+
+    await eventually(agreed, timeout=30)
+    subscribed = here.computer.resources.upstream.subscribed
+    await eventually(lambda: subscribed(server) == set(uris), timeout=30)
+    await forgotten(here)
+
+
+async def forgotten(here: World) -> None:
+    """Wait until all pending notifications were sent; drop them."""
+    await all_told(here)
+    here.heard.clear()
+
+
+async def all_told(here: World) -> None:
+    """Wait until all pending notifications were sent."""
+    await eventually(lambda: not here.computer.outbox.waiting)
+    before = len(here.told(CONFIG))
+    here.computer.outbox.changed(CONFIG)  # sent after the one that is being sent
+    await next_told(here, CONFIG, before + 1)
+
+
+async def next_told(here: World, verb: str, count: int = 1) -> list[dict[str, Any]]:
+    """Wait for `count` notifications with this verb; returns all of them."""
+    await eventually(lambda: len(here.told(verb)) >= count, timeout=30)
+    return here.told(verb)

@@ -13,14 +13,13 @@ import pytest
 from aiohttp import web
 
 from smcp_computer.config.file import parse_config
-from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerDied
 from smcp_computer.mcp.events import State
 from smcp_computer.mcp.session import connect
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_proto.schemas.config import MCPServerConfig
-from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
+from smcp_testing.supervised import running
 from smcp_testing.waiting import eventually
 
 Kind = Literal["streamable", "sse"]
@@ -35,15 +34,11 @@ def config(kind: Kind, url: str, **parameters: Any) -> MCPServerConfig:
 
 
 @asynccontextmanager
-async def supervised(server: MCPServerConfig) -> AsyncIterator[Supervisor]:
-    supervisor = Supervisor(server, InputResolver({}, {}), limits=Limits(start_s=300), on_change=lambda: None)
-    async with background() as tasks:
-        task = tasks.start(supervisor.run(), name="owner")
-        try:
-            yield supervisor
-        finally:
-            supervisor.stop()
-            await asyncio.wait_for(task, PATIENCE_S)
+async def supervised(kind: Kind, url: str, *, ready: bool = True, **parameters: Any) -> AsyncIterator[Supervisor]:
+    """A server that may take longer than a test does to get ready."""
+    wanted = ["web"] if ready else []
+    async with running(limits=Limits(start_s=300), ready=wanted, web=configs.http(kind, url, **parameters)) as servers:
+        yield servers["web"]
 
 
 async def status_of(url: str, session: str) -> int:
@@ -79,9 +74,8 @@ async def test_closing_ends_the_servers_session_only_with_terminate_on_close(tmp
 async def test_an_unanswered_http_operation_ends_after_timeout(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_computer.mcp.session.REQUEST_S", 600.0)  # what would end it without the setting
     async with configs.http_toolbox(kind, hold=["tools/list"]) as toolbox:
-        server = config(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind])
-        async with supervised(server) as box:
-            await asyncio.wait_for(box.settled.wait(), PATIENCE_S)
+        parameters = {"timeout": SHORT[kind], "sse_read_timeout": LONG[kind]}
+        async with supervised(kind, toolbox.url, ready=False, **parameters) as box:
             assert (box.state, box.reason) == (State.BACKOFF, NOT_IN_TIME[kind])
 
 
@@ -93,9 +87,7 @@ async def test_an_unanswered_http_operation_ends_after_timeout(kind: Kind, monke
 async def test_silence_beyond_sse_read_timeout_ends_the_connection(tmp_path: Path, kind: Kind) -> None:
     log = tmp_path / "log"
     async with configs.http_toolbox(kind, log=log) as toolbox:
-        server = config(kind, toolbox.url, timeout=LONG[kind], sse_read_timeout=SHORT[kind])
-        async with supervised(server) as box:
-            await eventually(lambda: box.ready, timeout=PATIENCE_S)
+        async with supervised(kind, toolbox.url, timeout=LONG[kind], sse_read_timeout=SHORT[kind]) as box:
             with pytest.raises(ServerDied):
                 await asyncio.wait_for(box.calls.run("sleep", {"seconds": 600}, timeout=600), PATIENCE_S)
             assert log.read_text().startswith("sleep")
@@ -108,9 +100,7 @@ async def test_silence_beyond_sse_read_timeout_ends_the_connection(tmp_path: Pat
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_a_tool_may_run_longer_than_timeout(kind: Kind) -> None:
     async with configs.http_toolbox(kind) as toolbox:
-        server = config(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind])
-        async with supervised(server) as box:
-            await eventually(lambda: box.ready, timeout=PATIENCE_S)
+        async with supervised(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind]) as box:
             result = await box.calls.run("sleep", {"seconds": 3.0}, timeout=60)
             assert result["content"][0]["text"] == "slept 3.0"
 
@@ -118,8 +108,7 @@ async def test_a_tool_may_run_longer_than_timeout(kind: Kind) -> None:
 @pytest.mark.rule("data-structures.MCPSSEParameters.timeout.meaning")
 async def test_an_sse_server_that_refuses_a_message_is_connected_to_again() -> None:
     async with configs.http_toolbox("sse", hold=["tools/call"]) as toolbox:
-        async with supervised(config("sse", toolbox.url, timeout=SHORT["sse"])) as box:
-            await eventually(lambda: box.ready, timeout=PATIENCE_S)
+        async with supervised("sse", toolbox.url, timeout=SHORT["sse"]) as box:
             with pytest.raises(ServerDied):
                 await asyncio.wait_for(box.calls.run("echo", {"text": "x"}, timeout=600), PATIENCE_S)
             await eventually(lambda: box.ready and box.starts == 2, timeout=PATIENCE_S)
@@ -141,11 +130,18 @@ async def test_a_call_repeats_parameters_in_headers_where_the_listed_tool_wants_
                 await call()
 
 
-def answering(kind: str, body: str) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=body.encode(), content_type=kind)
-
-    return answer
+@asynccontextmanager
+async def served(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
+    """A URL whose requests `answer` answers."""
+    app = web.Application()
+    app.router.add_route("*", "/mcp", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    finally:
+        await runner.cleanup()
 
 
 @pytest.mark.parametrize(
@@ -159,21 +155,74 @@ def answering(kind: str, body: str) -> Callable[[web.Request], Awaitable[web.Res
 async def test_a_url_without_an_mcp_server_behind_sse_fails_with_a_reason(
     kind: str, body: str, start_s: float, why: str
 ) -> None:
-    app = web.Application()
-    app.router.add_get("/sse", answering(kind, body))
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0]
-        config = parse_config(json.dumps({"web": configs.http("sse", f"http://{host}:{port}/sse")})).servers["web"]
-        supervisor = Supervisor(config, InputResolver({}, {}), limits=Limits(start_s=start_s), on_change=lambda: None)
-        async with background() as tasks:
-            task = tasks.start(supervisor.run(), name="owner")
-            await asyncio.wait_for(supervisor.settled.wait(), 30)
-            assert supervisor.state is State.BACKOFF
-            assert why in supervisor.reason
-            supervisor.stop()
-            await asyncio.wait_for(task, 30)
-    finally:
-        await runner.cleanup()
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body.encode(), content_type=kind)
+
+    async with (
+        served(answer) as url,
+        running(limits=Limits(start_s=start_s), ready=(), web=configs.http("sse", url)) as servers,
+    ):
+        assert servers["web"].state is State.BACKOFF
+        assert why in servers["web"].reason
+
+
+RESULTS = {
+    "initialize": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "s", "version": "1"},
+    },
+    "tools/list": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]},
+}
+
+
+@asynccontextmanager
+async def partly_silent(silent: Callable[[str], bool]) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server that never answers what `silent` says of a method; `DELETE` counts as one. Gives what it was asked."""
+    asked: list[str] = []
+    closing = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json() if request.method == "POST" else {}
+        method = body.get("method", request.method)
+        asked.append(method)
+        if silent(method):
+            await closing.wait()
+        if request.method == "GET":
+            return web.Response(status=405)
+        if "id" not in body:
+            return web.Response(status=202)
+        if method not in RESULTS:
+            error = {"code": -32601, "message": "no such method"}
+            return web.json_response({"jsonrpc": "2.0", "id": body["id"], "error": error})
+        reply = {"jsonrpc": "2.0", "id": body["id"], "result": RESULTS[method]}
+        return web.json_response(reply, headers={"mcp-session-id": "1"})
+
+    async with served(answer) as url:
+        try:
+            yield url, asked
+        finally:
+            closing.set()
+
+
+@pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.timeout.meaning")
+async def test_an_unanswered_notification_delays_later_messages_by_timeout_at_most() -> None:
+    async with (
+        partly_silent(lambda asked: asked in {"tools/call", "notifications/cancelled"}) as (url, asked),
+        supervised("streamable", url, timeout="PT0.3S") as box,
+    ):
+        calling = asyncio.create_task(box.calls.run("t", {}, timeout=60.0))
+        await eventually(lambda: "tools/call" in asked)
+        calling.cancel()
+        await asyncio.wait([calling])
+        await eventually(lambda: "notifications/cancelled" in asked)
+        # what would go after it was stuck: the server is connected to again, sooner than the next look at its tools
+        await eventually(lambda: box.starts == 2 and box.ready)
+
+
+@pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.timeout.meaning")
+async def test_an_unanswered_session_end_takes_timeout_at_most() -> None:
+    async with partly_silent(lambda asked: asked == "DELETE") as (url, asked):
+        async with supervised("streamable", url, timeout="PT0.3S"):
+            pass
+        assert "DELETE" in asked

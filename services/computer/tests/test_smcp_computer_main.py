@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import sys
 from asyncio.subprocess import PIPE
@@ -58,12 +57,6 @@ async def started(*arguments: str, **environ: str) -> AsyncIterator[asyncio.subp
 def write(path: Path, **servers: object) -> str:
     path.write_text(json.dumps({"servers": servers}))
     return str(path)
-
-
-async def test_the_version() -> None:
-    code, out, _ = await run("--version", fresh=True)
-    assert code == 0
-    assert re.fullmatch(r"smcp-computer \d+\.\d+\.\d+\n", out)
 
 
 async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Path) -> None:

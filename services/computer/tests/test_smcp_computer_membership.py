@@ -13,6 +13,9 @@ from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Joined
+from smcp_computer.app import open_computer
+from smcp_computer.config.file import parse_config
+from smcp_computer.settings import ComputerSettings
 from smcp_proto.errors import Unavailable
 from smcp_proto.member_names import MAX_NAME_LENGTH
 from smcp_registry.member_records import record_key, tombstone
@@ -20,7 +23,7 @@ from smcp_registry.store import open_store, read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, registry, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.nats_process import NatsServer
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, within
 
 
 async def test_a_taken_name_is_refused_and_stays_with_the_first_computer(nats_url: str) -> None:
@@ -155,3 +158,18 @@ async def test_the_seat_is_claimed_again_after_nats_lost_its_store(nats_server: 
         async with computer(url, joined=False) as second:
             await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
             assert here.membership.problem is None
+
+
+async def test_it_waits_and_answers_once_nats_is_back(nats_server: NatsServer) -> None:
+    settings = ComputerSettings(
+        nats_url=nats_server.url, config=Path("unused"), office="home", name="red", drain_s=1.0, lease_s=2.0
+    )
+    config = parse_config('{"servers": {}}')
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        await nats_server.kill()
+        await eventually(lambda: not bus.connected)
+        back = asyncio.create_task(nats_server.start())
+        async with within(60), open_computer(settings, bus, config=config, environ={}):
+            await back
+            reply = await bus.request("smcp.v1.home.client.red.get_config", b"{}", timeout=30)
+            assert b'"code":503' in reply.body, "it serves its subject, and is not in its office yet"

@@ -87,7 +87,9 @@ async def test_a_restarted_server_is_told_of_once(nats_url: str) -> None:
         assert (await here.call("given", variable="MARK"))["content"][0]["text"] == "new"
 
 
-async def test_a_broken_file_changes_nothing_and_the_next_valid_one_counts(nats_url: str, tmp_path: Path) -> None:
+async def test_a_broken_file_changes_nothing_and_the_next_valid_one_counts(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file, box = tmp_path / "computer.json", configs.stdio()
     async with world(nats_url, {"config": file}, box=box) as here:
         before, config = await tools(here), await here.ask("get_config")
@@ -104,6 +106,7 @@ async def test_a_broken_file_changes_nothing_and_the_next_valid_one_counts(nats_
             assert problem in (await here.ask("get_status"))["config_problem"]
             assert await tools(here) == before
             assert await here.ask("get_config") == config
+        assert len([line for line in caplog.messages if "keeping the previous one" in line]) == 3
         assert not here.told("update_config")
         file.write_text(json.dumps({"servers": {"box": {**box, "forbidden_tools": ["echo"]}}}))
         await here.computer.reload()

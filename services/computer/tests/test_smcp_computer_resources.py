@@ -48,18 +48,6 @@ async def test_all_pages_of_a_list_are_taken() -> None:
         assert len(await servers.index.list("desk")) == 7
 
 
-async def test_values_of_a_template_are_completed() -> None:
-    async with running(desk=configs.context("2026", documents=3)) as servers:
-        template = "dpe://com.example.desk/{doc_ref}/pages/{page_index}"
-        params = {
-            "ref": {"type": "ref/resource", "uri": template},
-            "argument": {"name": "page_index", "value": ""},
-            "context": {"arguments": {"doc_ref": "doc-1"}},
-        }
-        found = await servers.resources().complete(params)
-        assert found["completion"]["values"] == ["0", "1"]
-
-
 @pytest.mark.rule("computer.resources.computer.without")
 async def test_a_server_without_the_resources_capability_has_no_resources() -> None:
     async with running(desk=configs.context("2026", without=["resources"])) as servers:

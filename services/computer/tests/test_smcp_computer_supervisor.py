@@ -37,11 +37,6 @@ async def test_arguments_and_results_of_a_tool_pass_unchanged() -> None:
         assert (await call(servers["box"], "with_meta"))["_meta"]["mine"] == 1
 
 
-async def test_a_large_result_arrives_whole() -> None:
-    async with running(box=configs.stdio()) as servers:
-        assert len(text(await call(servers["box"], "big", size=20_000_000))) == 20_000_000
-
-
 @pytest.mark.rule(
     "data-structures.MCPServerStreamableHttpParameters.url.meaning",
     "data-structures.MCPSSEParameters.url.meaning",
@@ -91,13 +86,6 @@ async def test_servers_start_in_parallel_whatever_another_one_does() -> None:
             await call(servers["bad"], "echo", text="x")
 
 
-@pytest.mark.rule("computer.start.status")
-async def test_a_server_that_never_answers_fails_its_start_in_time() -> None:
-    silent = {"type": "stdio", "server_parameters": {"command": "sleep", "args": ["600"]}}
-    async with running(limits=Limits(start_s=0.5), ready=(), silent=silent) as servers:
-        assert servers["silent"].reason == "did not get ready in time"
-
-
 async def test_a_server_that_needs_longer_than_the_first_start_may_take_gets_twice_the_time() -> None:
     toolbox = configs.stdio()["server_parameters"]
     command = shlex.join([toolbox["command"], *toolbox["args"]])
@@ -134,12 +122,6 @@ async def test_a_server_that_ends_at_discovery_gets_the_legacy_handshake(tmp_pat
             await call(servers["picky"], "t")
 
 
-async def test_a_tool_that_ends_its_server_is_an_error_that_names_the_server() -> None:
-    async with running(box=configs.stdio(fresh=True)) as servers:
-        with pytest.raises(ServerDied, match="MCP server 'box' went away before it answered"):
-            await call(servers["box"], "die")
-
-
 async def test_calls_that_begin_while_others_are_broken_off_do_not_delay_the_end() -> None:
     async with running(box=configs.stdio(fresh=True)) as servers:
         calls = [asyncio.create_task(call(servers["box"], "sleep", timeout=3600, seconds=3600))]
@@ -159,18 +141,6 @@ async def test_calls_that_begin_while_others_are_broken_off_do_not_delay_the_end
 async def test_an_exception_in_a_tool_is_a_failed_result() -> None:
     async with running(box=configs.stdio()) as servers:
         assert (await call(servers["box"], "fail"))["isError"] is True
-
-
-@pytest.mark.rule("answers.calls.cancel.mcp")
-async def test_a_cancel_reaches_the_server(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    async with running(box=configs.stdio(log=log)) as servers:
-        pending = asyncio.create_task(call(servers["box"], "sleep", seconds=60, mark="m"))
-        await eventually(lambda: log.exists() and "sleep m" in log.read_text())
-        pending.cancel()
-        await asyncio.wait([pending])
-        await eventually(lambda: "cancelled m" in log.read_text())
-        assert text(await call(servers["box"], "echo", text="lives")) == "lives"
 
 
 @pytest.mark.rule("answers.calls.cancel.mcp")
@@ -228,21 +198,3 @@ async def test_a_restarted_http_server_is_connected_to_again(kind: Kind) -> None
         await toolbox.start()
         await eventually(lambda: web.ready and web.starts >= 2)
         assert text(await call(web, "echo", text="again")) == "again"
-
-
-async def test_lines_that_are_no_messages_are_skipped() -> None:
-    noisy = (
-        "print('hello, I am no JSON', flush=True)\n"
-        "import sys; print('and I complain', file=sys.stderr, flush=True)\n"
-        "from smcp_testing.mcp_servers.toolbox import build\n"
-        "build('noisy', None).run('stdio')\n"
-    )
-    server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["-c", noisy]}}
-    async with running(noisy=server) as servers:
-        assert text(await call(servers["noisy"], "echo", text="hi")) == "hi"
-
-
-async def test_a_tool_that_does_not_answer_times_out() -> None:
-    async with running(box=configs.stdio()) as servers:
-        with pytest.raises(TimeoutError):
-            await call(servers["box"], "sleep", timeout=0.2, seconds=60)
