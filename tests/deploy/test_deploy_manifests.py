@@ -53,15 +53,6 @@ def test_the_readme_loads_exactly_the_images_built_here() -> None:
     assert set(loaded.split()) == {image for image in _images(once("dev")) if image.startswith("smcp")}
 
 
-def test_rendering_is_deterministic() -> None:
-    assert rendered("prod").objects == once("prod").objects
-
-
-def test_manifests_contain_no_other_templating() -> None:
-    inner = [*(K8S / "base").glob("kustomization.yaml"), *(K8S / "components").glob("*/kustomization.yaml")]
-    assert not [file for file in inner if "images" in yaml.safe_load(file.read_text())]
-
-
 def test_nats_advertises_node_names_that_clients_can_resolve() -> None:
     """So they hear of a node that left, and learn no address that is another pod's tomorrow."""
     manifests = once("prod")

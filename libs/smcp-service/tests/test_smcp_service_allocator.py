@@ -1,4 +1,4 @@
-"""Memory that a process frees and needs again at once is kept, and what stays moves into huge pages."""
+"""Memory that a process frees and needs again at once is kept, what stays moves into huge pages and is not searched."""
 
 import subprocess
 import sys
@@ -63,3 +63,21 @@ grown = in_memory() - before
 assert grown < 32 << 20, grown
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+PROGRAM = """
+import gc
+from smcp_service.cli import tune_garbage_collector
+loaded = len(gc.get_objects())
+tune_garbage_collector()
+print(loaded, gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled(), gc.get_threshold()[0])
+"""
+
+
+def test_the_garbage_collector_skips_startup_objects_and_collects_later_ones() -> None:
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    loaded, frozen, searched, enabled, youngest = run.stdout.split()
+    assert int(frozen) > 0.9 * int(loaded)
+    assert int(searched) < 0.01 * int(loaded)
+    assert enabled == "True"
+    assert int(youngest) > 700

@@ -43,7 +43,7 @@ from smcp_service.telemetry import (
     sampler_from,
 )
 from smcp_testing.fork_server import COMMANDS, born
-from smcp_testing.otlp_process import OtlpReceiver, otlp_receiver
+from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.service_process import ServiceProcess, service_process
 
 SAMPLE = Path(__file__).with_name("sample_service.py")
@@ -362,12 +362,3 @@ def test_a_trace_id_is_propagated_as_not_random() -> None:
     with provider.get_tracer("x").start_as_current_span("x") as span:
         assert not span.get_span_context().trace_flags.random_trace_id
     provider.shutdown()
-
-
-async def test_the_test_receiver_can_be_cleared() -> None:
-    async with otlp_receiver() as receiver:
-        assert isinstance(receiver, OtlpReceiver)
-        async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url):
-            assert len(await receiver.wait_for(2, trace_id=TRACE_ID)) == 2
-            await receiver.clear()
-            assert await receiver.spans() == []

@@ -290,12 +290,6 @@ def test_a_wrong_setting_of_the_environment_ends_with_2(config: Path) -> None:
     assert "SMCP_LEASE_S" in refused.stderr
 
 
-def test_version() -> None:
-    told = smcp("--version", fresh=True)
-    assert told.returncode == 0
-    assert re.fullmatch(r"smcp \d+\.\d+\.\d+\n", told.stdout)
-
-
 def test_nats_config_writes_where_it_is_told_and_says_what(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text("{offices: [lab], computers: [{credential: rack, office: lab}]}")

@@ -32,11 +32,6 @@ class OtlpReceiver:
             listed: list[dict[str, Any]] = orjson.loads(await response.read())
             return listed
 
-    async def clear(self) -> None:
-        """Forget them."""
-        async with self._http.delete(f"{self.url}/spans") as response:
-            response.raise_for_status()
-
     async def wait_for(self, count: int, *, trace_id: str | None = None, timeout: float = 15.0) -> list[dict[str, Any]]:
         """The spans (of one trace, if given), once there are `count`. Raises AssertionError after `timeout`."""
 

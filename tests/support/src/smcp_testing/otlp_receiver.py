@@ -92,12 +92,8 @@ def _app(spans: list[dict[str, Any]]) -> web.Application:
     async def listed(request: web.Request) -> web.Response:
         return web.Response(body=orjson.dumps(spans), content_type="application/json")
 
-    async def clear(request: web.Request) -> web.Response:
-        spans.clear()
-        return web.Response(status=204)
-
     app = web.Application(client_max_size=_LARGEST_BODY)
-    app.add_routes([web.post("/v1/traces", receive), web.get("/spans", listed), web.delete("/spans", clear)])
+    app.add_routes([web.post("/v1/traces", receive), web.get("/spans", listed)])
     app.add_routes(jaeger_routes(spans))
     return app
 
