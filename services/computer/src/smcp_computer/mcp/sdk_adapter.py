@@ -11,7 +11,7 @@ as the server sent them. No private name of the SDK is used. Three quirks of ver
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,8 @@ Streams = tuple[Any, Any]
 """The streams of a transport: a stream of messages (or exceptions) to read, and one to write."""
 Answer = dict[str, Any] | types.ErrorData
 """The result of a request, or its error."""
+Post = Callable[[Mapping[str, Any], Mapping[str, str]], Awaitable[Mapping[str, str] | None]]
+"""From a message and its headers to the headers with which the SDK is to go on; None: the result has come."""
 
 
 _LARGE: Final = f"it failed; what it says about that has more than {MAX_ERROR} characters, and is left out"
@@ -69,6 +71,8 @@ class Watch:
         self.redactor = redactor or Redactor()
         self.stamp: dict[str, Any] = {}
         """What the SDK puts into the `_meta` of its requests: a server of MCP 2026 wants it in each."""
+        self.post: Post | None = None
+        """Sends a request over HTTP past the SDK's transport (`transports`)."""
         self._write: Any = None
         self._answers: dict[str | int, asyncio.Future[Answer]] = {}
         """Awaited past the SDK's session (`session`), by id."""
@@ -140,9 +144,22 @@ class Watch:
             raise anyio.ClosedResourceError
         if headers is None:
             await self._write.write(exact_json.written(message).decode())
+        elif self.post is None or (answer := self._answers.get(message.get("id", ""))) is None:
+            await self._send(message, headers)
         else:
-            item = types.jsonrpc_message_adapter.validate_python(message, by_name=False)
-            await self._write.send(SessionMessage(item, ClientMessageMetadata(headers=headers)))
+            posting = asyncio.create_task(self._posted(self.post, message, headers))
+            answer.add_done_callback(lambda _: posting.cancel())  # it is there, or nobody waits for it
+
+    async def _posted(self, post: Post, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        try:
+            if (rest := await post(message, headers)) is not None:
+                await self._send(message, rest)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self.end()
+
+    async def _send(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        item = types.jsonrpc_message_adapter.validate_python(message, by_name=False)
+        await self._write.send(SessionMessage(item, ClientMessageMetadata(headers=dict(headers))))
 
     def sent(self, message: JSONRPCMessage) -> None:
         if isinstance(message, JSONRPCRequest):

@@ -1,14 +1,19 @@
 """From a server's configuration to a transport of the SDK, bounded in time and bytes."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from itertools import count
 from typing import Any, Final
+from urllib.request import getproxies
 
+import aiohttp
 import anyio
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from multidict import CIMultiDict
+from yarl import URL
 
 from smcp_bus import exact_json
 from smcp_computer.mcp.errors import ABOVE_LIMIT, ROOM, TOO_MANY_VALUES, ServerFailed
@@ -29,7 +34,16 @@ from smcp_proto.schemas.config import (
 NOT_DELIVERED: Final = "did not take a message"
 TOO_SLOW: Final = "did not take a message in time"
 FORGOTTEN: Final = "does not know its session any more"
+KEPT_S: Final = 5.0
+"""How long an unused connection is kept, as httpx2 itself does; uvicorn closes it then."""
+HEADER_BYTES: Final = 64 * 1024
 _SESSION: Final = "mcp-session-id"
+_SENT: Final = "smcp-sent"
+"""A header that stays here: the request has been sent, and its outcome stands in `_AiohttpTransport` under this number.
+"""
+_OF_ONE_REQUEST: Final = ("content-length", "mcp-method", "mcp-name", "mcp-param-")
+_ADDED: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Headers that aiohttp would add by itself."""
 
 
 @asynccontextmanager
@@ -80,8 +94,15 @@ async def _streamable(
             response.aiter_text = events  # type: ignore[method-assign]
 
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [on_request], "response": [on_response]}
+    transport = None if getproxies() else _AiohttpTransport(watch, timeout, max_message + ROOM)
+    watch.post = None if transport is None else transport.post
     async with (
-        httpx2.AsyncClient(headers=_headers(parameters.headers), timeout=timeout, event_hooks=hooks) as client,
+        httpx2.AsyncClient(
+            headers=_headers(parameters.headers),
+            timeout=timeout,
+            event_hooks=hooks,
+            transport=transport,
+        ) as client,
         streamable_http_client(
             parameters.url,
             http_client=client,
@@ -90,6 +111,129 @@ async def _streamable(
         ) as streams,
     ):
         yield streams
+
+
+class _AiohttpTransport(httpx2.AsyncBaseTransport):
+    """Sends the requests of the SDK over aiohttp, whose parser is in C. It goes through no proxy.
+
+    `post` sends a request past the SDK, with the headers of the SDK's last one. A result in plain JSON goes straight to
+    its call: through the SDK's tasks and httpx2 it would cost as much as the rest of the call (bench/README). With
+    whatever else comes the SDK goes on, as if it had sent the request.
+    """
+
+    def __init__(self, watch: Watch, timeout: httpx2.Timeout, limit: int) -> None:
+        self._watch = watch
+        self._timeout = aiohttp.ClientTimeout(sock_connect=timeout.connect, sock_read=timeout.read)
+        self._limit = limit
+        self._url = URL()
+        self._headers: list[tuple[str, str]] = []
+        self._outcomes: dict[str, httpx2.Response | httpx2.TransportError] = {}
+        self._numbers = count()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=httpx2.create_ssl_context(), keepalive_timeout=KEPT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=_ADDED,
+            max_line_size=HEADER_BYTES,
+            max_field_size=HEADER_BYTES,
+        )
+
+    async def post(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, str] | None:
+        """Send a request. None: its result has come; else the headers with which the SDK is to go on."""
+        outcome: httpx2.Response | httpx2.TransportError
+        given = CIMultiDict(self._headers)
+        given.update(headers)
+        begun: list[bytes] = []
+        try:
+            with _errors_of_httpx2():
+                response = await self._request("POST", self._url, given, exact_json.written(message), self._timeout)
+                if await self._taken(response, begun):
+                    return None
+            outcome = _response(response, begun)
+        except httpx2.TransportError as error:
+            outcome = error
+        number = str(next(self._numbers))
+        self._outcomes[number] = outcome
+        return {**headers, _SENT: number}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if (number := request.headers.get(_SENT)) is not None:
+            outcome = self._outcomes.pop(number)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+        url, headers, limits = request.url, request.headers.multi_items(), request.extensions["timeout"]
+        target = URL(f"{url.scheme}://{url.netloc.decode()}{url.raw_path.decode()}", encoded=True)  # without a login
+        if request.method == "POST":
+            self._url = target
+            self._headers = [(name, value) for name, value in headers if not name.startswith(_OF_ONE_REQUEST)]
+        timeout = aiohttp.ClientTimeout(sock_connect=limits["connect"], sock_read=limits["read"])
+        with _errors_of_httpx2():
+            return _response(await self._request(request.method, target, headers, await request.aread(), timeout))
+
+    async def aclose(self) -> None:
+        await self._session.close()
+
+    async def _request(
+        self, method: str, url: URL, headers: Any, body: bytes, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        return await self._session.request(
+            method, url, headers=headers, data=body or None, allow_redirects=False, timeout=timeout
+        )
+
+    async def _taken(self, response: aiohttp.ClientResponse, begun: list[bytes]) -> bool:
+        """Whether the response was a result, and its call has it. What was read is added to `begun`."""
+        is_plain = response.content_type == "application/json" and "content-encoding" not in response.headers
+        if response.status != 200 or not is_plain:
+            return False
+        size = 0
+        async for part in response.content.iter_any():
+            begun.append(part)
+            size += len(part)
+            if size > self._limit:
+                return False
+        body = b"".join(begun)
+        with suppress(TooLarge):
+            await exact_json.check_cost(body, self._watch.max_values, "the answer")
+            self._watch.refused = ""
+            return self._watch.answered(body)
+        return False
+
+
+def _response(response: aiohttp.ClientResponse, begun: Sequence[bytes] = ()) -> httpx2.Response:
+    return httpx2.Response(response.status, headers=list(response.raw_headers), stream=_Body(response, begun))
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of a response, of which `begun` was read before."""
+
+    def __init__(self, response: aiohttp.ClientResponse, begun: Sequence[bytes]) -> None:
+        self._response = response
+        self._begun = begun
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self._begun:
+            yield part
+        with _errors_of_httpx2():
+            async for part in self._response.content.iter_any():
+                yield part
+
+    async def aclose(self) -> None:
+        self._response.close()
+
+
+@contextmanager
+def _errors_of_httpx2() -> Iterator[None]:
+    try:
+        yield
+    except aiohttp.ConnectionTimeoutError as error:
+        raise httpx2.ConnectTimeout(str(error)) from error
+    except TimeoutError as error:
+        raise httpx2.ReadTimeout(str(error)) from error
+    except aiohttp.ClientConnectorError as error:
+        raise httpx2.ConnectError(str(error)) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise httpx2.ReadError(str(error)) from error
 
 
 @asynccontextmanager
