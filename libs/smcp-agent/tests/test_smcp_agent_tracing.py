@@ -11,7 +11,6 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from smcp_agent import NotFound
-from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
 from smcp_testing.bridged import ERAS, bridged
 from smcp_testing.fake_gateway import agent_at, fake_gateway, tool
@@ -116,12 +115,7 @@ async def dropping(ctx: Context, call_next: CallNext) -> HandlerResult:
 async def test_a_call_is_traced_unless_its_client_says_that_its_own_trace_is_not_sampled(
     era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made(*given: Any, **options: Any) -> OfficeServer:
-        office = OfficeServer(*given, **options)
-        office.server.middleware.insert(0, dropping)
-        return office
-
-    monkeypatch.setattr("smcp_testing.bridged.OfficeServer", made)
+    monkeypatch.setattr("mcp.server.lowlevel.server.OpenTelemetryMiddleware", lambda: dropping)
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo")]
         async with bridged(gateway, era) as bridge:

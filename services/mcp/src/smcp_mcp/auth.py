@@ -118,14 +118,15 @@ class Authorization:
     async def while_valid(self, request: Request, answer: Awaitable[str], *, streams: bool) -> str | None:
         """The outcome of an answer; None: it was cancelled, as the request's token was revoked, or expired where the
         answer `streams` notifications. A call was allowed when it began, and has a time-out of its own."""
+        if (principal := _principal_of(request)) is None:
+            return await answer
         scope = anyio.CancelScope()
-        if (principal := _principal_of(request)) is not None:
-            self._open[scope] = principal, streams
+        self._open[scope] = principal, streams
         try:
             with scope:
                 return await answer
         finally:
-            self._open.pop(scope, None)
+            del self._open[scope]
         return None
 
     def may(self, context: Context, tool: NamedTool) -> bool:

@@ -45,7 +45,7 @@ class ClientOptions(NamedTuple):
 
 def client_options(request: Request | None) -> ClientOptions:
     """Raises Malformed: there is no such query parameter, or it has a wrong value."""
-    query: Mapping[str, str] = {} if request is None else request.query_params
+    query: Mapping[str, str] = request.query_params if request is not None and request.scope["query_string"] else {}
     for name in query:
         if name not in ClientOptions._fields:
             raise refused(name[:50], "is no query parameter of this URL; there are `tools` and `max_chars`")

@@ -12,17 +12,17 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, cast
 
 import anyio
 import mcp_types as types
 from mcp.server import Server, subscriptions
-from mcp.server.context import CallNext, HandlerResult
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
 from mcp.server.lowlevel import NotificationOptions
 from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
-from opentelemetry import context as otel_context
 from opentelemetry import trace
 from pydantic import BaseModel, ValidationError
 
@@ -109,7 +109,7 @@ class OfficeServer:
             on_call_tool=self._call_tool,
             get_tool_input_schema=self._listed.input_schema,
         )
-        self.server.middleware.append(_begin_trace)
+        self.server.middleware[:] = [partial(_if_traced, each) for each in self.server.middleware]
         resources = OfficeResources(agent, self.server, may_ask, max_chars)
         OfficePrompts(agent, self.server, resources)
         self._subscriptions = ClientSubscriptions(agent, self.server, resources, watch_counter)
@@ -223,16 +223,11 @@ class OfficeServer:
         return pair and NamedTool(name, pair[0], SMCPTool(name=pair[1], description="", params_schema={}))
 
 
-async def _begin_trace(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Let a call begin its trace, by its `req_id`, if its client is not traced. `smcp_service.telemetry` drops the span
-    that the MCP SDK opens for the client's request, and below a dropped span the call would be in no trace."""
-    if "traceparent" in (ctx.meta or {}) or trace.get_current_span().is_recording():
-        return await call_next(ctx)
-    token = otel_context.attach(trace.set_span_in_context(trace.INVALID_SPAN))
-    try:
-        return await call_next(ctx)
-    finally:
-        otel_context.detach(token)
+async def _if_traced(span: ServerMiddleware[Any], ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Open the MCP SDK's span for the request of a client that is traced. Other calls begin their trace themselves, by
+    their `req_id`: `smcp_service.telemetry` drops such a span, and below a dropped span a call would be in no trace."""
+    is_traced = "traceparent" in (ctx.meta or {}) or trace.get_current_span().is_recording()
+    return await (span(ctx, call_next) if is_traced else call_next(ctx))
 
 
 def check_message(message: object) -> None:

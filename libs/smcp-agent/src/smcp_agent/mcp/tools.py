@@ -108,10 +108,12 @@ class OfficeTools:
         self._listing = listing
         self._named: dict[str, NamedTool] = {}
         self._indexed: dict[str, _Indexed] = {}
+        self._with_headers: dict[str, dict[str, Any] | None] = {}
 
     def put(self, tools: Iterable[NamedTool]) -> None:
         """These are the tools from now on. New ones are indexed when somebody searches."""
         before, self._indexed = self._indexed, {}
+        self._with_headers = {}
         self._named = {each.name: each for each in tools}
         for name, each in self._named.items():
             if (found := before.get(name)) is not None and found.named.tool is each.tool:
@@ -136,10 +138,18 @@ class OfficeTools:
         return named
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
-        """The schema by which the MCP SDK checks the `Mcp-Param-*` headers of a call; None also if the sender may not
-        use the tool: an error about a header would reveal that the tool exists."""
+        """The schema by which the MCP SDK checks the `Mcp-Param-*` headers of a call; None if it names no header: the
+        SDK would search it in each call. None also if the sender may not use the tool: an error about a header would
+        reveal that the tool exists."""
         named = self._named.get(name)
-        return _input_schema(named) if named is not None and self._sender_may(named) else None
+        if named is None or not self._sender_may(named):
+            return None
+        if name not in self._with_headers:
+            from mcp.shared.inbound import x_mcp_header_map  # noqa: PLC0415 -- the command line works without it
+
+            schema = _input_schema(named)
+            self._with_headers[name] = schema if x_mcp_header_map(schema) else None
+        return self._with_headers[name]
 
     async def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound."""
