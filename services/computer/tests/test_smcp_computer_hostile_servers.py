@@ -1,5 +1,6 @@
 """A hostile MCP server costs its own tools only: another server beside it answers."""
 
+import asyncio
 import re
 import time
 
@@ -9,8 +10,9 @@ from smcp_computer.mcp.errors import AnswerTooLarge
 from smcp_computer.mcp.events import State
 from smcp_computer.mcp.supervisor import RELIST_S, Limits, Supervisor
 from smcp_computer.tools import Catalogue
+from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
-from smcp_testing.supervised import call, pid_of, running
+from smcp_testing.supervised import call, pid_of, running, text
 from smcp_testing.waiting import eventually
 
 
@@ -40,6 +42,21 @@ async def test_a_server_that_hangs_at_its_second_call_times_out_alone() -> None:
         with pytest.raises(TimeoutError):
             await call(servers["wild"], "pid", timeout=0.1)
         await answers(servers["calm"])
+
+
+async def test_a_call_behind_one_that_hangs_names_the_server_and_ends_when_the_hang_is_found(nats_url: str) -> None:
+    """It does not wait for its own time, and its tool is not to blame."""
+    wild = configs.hostile("--hangs", "tools/call", "--tools", "1")
+    async with world(nats_url, {"silence_s": 6.0}, wild=wild) as here:
+
+        async def called(tool: str, req_id: str, timeout: int) -> str:
+            return text(await here.call(tool, req_id, timeout))
+
+        assert await called("pid", "r1", 1) == "the tool 'pid' did not end within 1 s"
+        await eventually(lambda: here.computer.fleet.supervisors["wild"].calls.silent_s > 0)
+        behind = [asyncio.create_task(called("tool-1", f"for {timeout} s", timeout)) for timeout in (1, 600)]
+        first, second = "the tool 'tool-1' did not end within 1 s", "MCP server 'wild' has stopped answering"
+        assert await asyncio.gather(*behind) == [f"{first}: its MCP server 'wild' had stopped answering before", second]
 
 
 async def test_a_server_that_hangs_at_its_start_is_tried_again() -> None:

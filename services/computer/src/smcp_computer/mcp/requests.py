@@ -202,7 +202,7 @@ class Requests:
         match error.code:
             case types.CONNECTION_CLOSED:
                 self.ended.set()
-                return ServerDied(self.server, "went away before it answered")
+                return ServerDied(self.server, self._watch.why or "went away before it answered")
             case types.REQUEST_TIMEOUT:
                 return ServerTimedOut(self.server, "did not answer in time")
             case _:

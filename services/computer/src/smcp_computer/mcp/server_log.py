@@ -30,6 +30,7 @@ from smcp_service.lifecycle import counted
 from smcp_service.logging import WRITTEN_BY
 
 WENT_AWAY: Final = "went away"
+HANGS: Final = "has stopped answering"
 
 
 def describe(error: BaseException) -> str:

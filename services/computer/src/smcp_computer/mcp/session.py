@@ -76,8 +76,10 @@ class Connection:
     def __post_init__(self) -> None:
         self.ended = self.watch.ended
         self._tokens = count(1)
-        self._deadlines: dict[int, float] = {}
-        """Of the calls that run, by `time.monotonic()`."""
+        self._running: dict[int, tuple[float, float]] = {}
+        """Of the calls that run, by `time.monotonic()`: when each was sent, and when it is given up."""
+        self._asked = 0.0
+        """When it was asked last whether it is there."""
         # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
         self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._ping = PINGS[self._is_modern]
@@ -87,17 +89,21 @@ class Connection:
             "network.transport": self.transport,
         }
 
+    def busy_until(self, sent_before: float) -> float:
+        """When the last of the calls that were sent before is given up, by `time.monotonic()`; 0: none of them runs."""
+        return max((until for sent, until in self._running.values() if sent < sent_before), default=0.0)
+
     @property
-    def busy_until(self) -> float:
-        """When the last of the calls that run now is given up, by `time.monotonic()`; 0: none runs."""
-        return max(self._deadlines.values(), default=0.0)
+    def silent_s(self) -> float:
+        """How long ago it was asked whether it is there; 0: it has answered."""
+        return time.monotonic() - self._asked if self._asked > self.watch.heard else 0.0
 
     async def ping(self, *, timeout: float) -> None:
         """Ask whether the server is there: each answer of it will do, also an error.
 
         Raises TimeoutError, and ServerFailed: HTTP answered in its place.
         """
-        self.watch.refused = ""
+        self.watch.refused, self._asked = "", time.monotonic()
         try:
             try:
                 await self._requests.send(self._ping, timeout=timeout / 2)
@@ -170,7 +176,8 @@ class Connection:
         if elicitor is not None and not self._is_modern:
             timeout = MAX_TIMEOUT_S
             self.watch.elicitors[token] = elicitor
-        self._deadlines[token] = time.monotonic() + timeout
+        now = time.monotonic()
+        self._running[token] = now, now + timeout
         try:
             labels = {**labels, **self._described}
             return await self._requests.send(
@@ -183,7 +190,7 @@ class Connection:
                 raise
             return {"resultType": "input_required", "inputRequests": pages}
         finally:
-            del self._deadlines[token]
+            del self._running[token]
             self.watch.followed.pop(token, None)
             self.watch.elicitors.pop(token, None)
 
@@ -207,6 +214,7 @@ class ServerCalls:
         wait_s: how long a call waits.
         why: says why the server is not running.
         refused: is given each refusal of the server.
+        given_up: called for each call that ends without an answer.
 
     Attributes:
         connection: to the server; None while there is none.
@@ -214,7 +222,13 @@ class ServerCalls:
     """
 
     def __init__(
-        self, server: str, *, wait_s: float, why: Callable[[], str], refused: Callable[[RequestRefused], None]
+        self,
+        server: str,
+        wait_s: float,
+        why: Callable[[], str],
+        *,
+        refused: Callable[[RequestRefused], None],
+        given_up: Callable[[], None],
     ) -> None:
         self.connection: Connection | None = None
         self.wanted = asyncio.Event()
@@ -222,6 +236,7 @@ class ServerCalls:
         self._wait_s = wait_s
         self._why = why
         self._refused = refused
+        self._given_up = given_up
         self._decided = asyncio.Event()
         """Set while there is a connection, and once there will be none: nothing is waited for."""
         self._is_over = False
@@ -244,6 +259,11 @@ class ServerCalls:
         if not self._is_over:
             self._decided.clear()
 
+    @property
+    def silent_s(self) -> float:
+        """As `Connection.silent_s`."""
+        return 0.0 if self.connection is None else self.connection.silent_s
+
     def stop_waiting(self) -> None:
         """End the wait of calls for a connection: none will come, and no new call begins."""
         self._is_over = True
@@ -262,8 +282,9 @@ class ServerCalls:
                 self._running.add(limit)
                 self._idle.clear()
                 return await connection.call(tool, arguments, timeout=timeout, **how)
-        except TimeoutError:
-            if limit.expired():
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self._given_up()
+            if limit.expired() and isinstance(error, TimeoutError):
                 why = "was restarted or removed on the Computer before the call ended"
                 raise CallBrokenOff(self._server, why) from None
             raise

@@ -4,10 +4,10 @@
 started again after a pause that grows, and that a call cuts short. One that hangs is found by asking it:
 
 - A server that has sent nothing for half of `silence_s` is asked whether it is there; each message is an answer.
-- One that has sent nothing for `silence_s` is given up. But where calls run that it got before, it may be a program
-  that does one thing at a time: it is `degraded`, and given up when the last of these calls has ended or timed out.
-  Calls that come later do not prolong that. A process that was stopped (SIGSTOP) is not spared.
-- A request that HTTP refuses (401, 503 …) makes it ask at once, and the answer decides.
+- One that has sent nothing for `silence_s` is given up. But where calls run that were sent before it was asked, it may
+  be a program that does one thing at a time: it is `degraded`, and given up when the last of these calls has ended or
+  timed out. Calls that come later do not prolong that. A process that was stopped (SIGSTOP) is not spared.
+- A call that was given up, and a request that HTTP refuses (401, 503 …), make it ask at once; the answer decides.
 
 A call waits up to `wait_s` while its server is started again. No call is sent twice.
 """
@@ -40,7 +40,7 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.process import is_stopped, usage_of
 from smcp_computer.mcp.resources import STEADY_S, Prompts, Resources
-from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
+from smcp_computer.mcp.server_log import HANGS, WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, ServerCalls, connect
 from smcp_computer.settings import HostSettings
 from smcp_proto.backoff import Backoff
@@ -126,10 +126,10 @@ class Supervisor:
         self._negotiation: Negotiation = "auto"
         self._ready_at = math.inf
         """When it became ready in this life, by `time.monotonic()`; infinite: not yet."""
-        self.calls = ServerCalls(config.name, wait_s=limits.wait_s, why=self._why, refused=self._refused)
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         """Set where something is to be done at once: it is to stop, has ended, or has to be asked."""
+        self.calls = ServerCalls(self.name, limits.wait_s, self._why, refused=self._refused, given_up=self._wake.set)
         self._is_outdated = False
         """It has to be asked for its tools again."""
         self._waiting: asyncio.Timeout | None = None
@@ -319,26 +319,27 @@ class Supervisor:
     async def _check(self, connection: Connection) -> None:
         """Ask whether it is there; raises ServerFailed. See this module's rules."""
         silence_s, asked = self._limits.silence_s, time.monotonic()
+
+        def is_silent() -> bool:
+            return connection.watch.heard < asked and not (self._stopping.is_set() or connection.ended.is_set())
+
+        def may_be_busy() -> bool:
+            return not is_stopped(self._stderr.pid) and time.monotonic() < connection.busy_until(asked)
+
         answer_s = max(silence_s / 3, connection.watch.heard + silence_s - asked)
         with suppress(TimeoutError):
             async with self._waited(answer_s):
                 await connection.ping(timeout=answer_s)
-        if connection.watch.heard >= asked or not self._goes_on(connection):
-            return
-        until = 0.0 if is_stopped(self._stderr.pid) else connection.busy_until
-        if time.monotonic() < until:
+        if is_silent() and may_be_busy():
             self._enter(State.DEGRADED, f"has not answered for {silence_s:g} s while it runs a call")
-            what = "MCP server %r %s; it is restarted unless it answers before the call times out"
-            _log.warning(what, self.name, self.reason)
-        while connection.watch.heard < asked and self._goes_on(connection):
-            if time.monotonic() >= min(until, connection.busy_until):
-                raise ServerHangs("has stopped answering")
+            _log.warning("MCP server %r %s; it is restarted if the call times out", self.name, self.reason)
+        while is_silent():
+            if not may_be_busy():
+                connection.watch.end(HANGS)
+                raise ServerHangs(HANGS)
             self._wake.clear()
             await set_within(silence_s / 30, self._wake)
         self._offer(self._listed)
-
-    def _goes_on(self, connection: Connection) -> bool:
-        return not self._stopping.is_set() and not connection.ended.is_set()
 
     def relabel(self, config: MCPServerConfig, host: HostSettings) -> None:
         """Take settings that need no restart."""
