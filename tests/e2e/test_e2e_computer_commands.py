@@ -208,3 +208,27 @@ async def test_smcp_up_names_unknown_tools_and_answers_commands_beside_another_c
             assert "--office lab --name pc" in err
             (server,) = (await here.says("status", "--name", "computer"))["servers"]
             assert (server["name"], server["state"]) == ("box", "ready")
+
+
+async def test_status_says_what_a_computer_that_stops_waits_for_and_nothing_new_begins(
+    nats_url: str, tmp_path: Path
+) -> None:
+    log, may_end = tmp_path / "log", tmp_path / "may-end"
+    async with (
+        host(nats_url, tmp_path, box=configs.stdio(log=log, fresh=True)) as here,
+        here.computer() as process,
+    ):
+        called = asyncio.create_task(here.run("call", "sleep", "seconds=60", f"until={may_end}"))
+        await eventually(log.exists, timeout=PATIENCE_S)
+        process.terminate()
+
+        async def stops() -> bool:
+            return (await here.says("status"))["stopping"] is not None
+
+        await eventually(stops, timeout=PATIENCE_S)
+        assert (await here.run("status"))[1].startswith("pc in lab: stopping, waiting for 1 call (up to 60 s), ")
+        code, _, err = await here.run("servers", "restart", "box")
+        assert (code, "the Computer is stopping" in err) == (1, True)
+        may_end.touch()
+        assert (await called)[:2] == (0, "slept 60.0\n")
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0

@@ -25,7 +25,8 @@ class Readiness:
         self._checks: dict[str, Check] = {}
         self._starting: dict[str, Check] = {}
         self._notes: dict[str, Check] = {}
-        self._draining = False
+        self.draining = False
+        """The process stops."""
 
     def add(self, name: str, check: Check) -> None:
         self._checks[name] = check
@@ -39,13 +40,13 @@ class Readiness:
         self._notes[name] = check
 
     def drain(self) -> None:
-        self._draining = True
+        self.draining = True
 
     def problems(self) -> dict[str, str]:
         """The reasons why the process is not ready, by check; empty when it is."""
         checks = self._checks or self._starting
         problems = {name: problem for name, check in checks.items() if (problem := check()) is not None}
-        if self._draining:
+        if self.draining:
             problems["process"] = "stopping"
         elif not self._checks:
             problems["process"] = "starting"

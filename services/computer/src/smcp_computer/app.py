@@ -108,6 +108,7 @@ async def open_service(
         options = Options(
             config=config, readiness=readiness, asker=asker, terminal=terminal, metrics=metrics, environ=environ
         )
+        control = await stack.enter_async_context(open_control(settings))  # ends last: it says what a stop waits for
         if settings.gateway_url is not None:
             options["trail"] = await stack.enter_async_context(
                 open_trail(EVENTS, settings, None, metrics, name=settings.name)
@@ -124,7 +125,7 @@ async def open_service(
             )
             options["trail"] = await stack.enter_async_context(open_approvals(settings, bus, metrics))
             computer = await stack.enter_async_context(open_computer(settings, bus, **options))
-        await stack.enter_async_context(open_control(settings, computer))
+        control.computer = computer
         computer.follow_file()
         stats["computer"] = computer.calls.held
         stats["updates"] = computer.outbox.held

@@ -30,6 +30,7 @@ from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import AgentCallData
+from smcp_service.lifecycle import counted
 from smcp_service.settings import did_you_mean
 
 _log = logging.getLogger("smcp_computer.control")
@@ -46,23 +47,26 @@ _ASKS: Final = (
 )
 SHUTDOWN_S: Final = 1.0
 """How long an answer may hold up the end of the process."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def open_control(settings: ComputerSettings, computer: Computer) -> AsyncIterator[None]:
-    """Answer on the socket while the body runs. Where another process has it, this one has none, and says so."""
+async def open_control(settings: ComputerSettings, computer: Computer | None = None) -> AsyncIterator["Control"]:
+    """Answer on the socket while the body runs, for a Computer that may be opened, and set, in it: so it also answers
+    while that stops. Where another process has the socket, this one has none, and says so."""
+    control = Control(settings, computer)
     directory = state_directory(settings)
     with _held(directory) as is_ours:
         if not is_ours:
             other = "--name" if settings.state_dir is None else "SMCP_STATE_DIR"
             what = "another process has the control socket in %s: commands talk to that one; give this one another %s"
             _log.warning(what, directory, other)
-            yield
+            yield control
             return
         path = directory / SOCKET
         path.unlink(missing_ok=True)  # of a process that was killed
-        app = web.Application(client_max_size=settings.max_payload, middlewares=[_errors])
-        app.add_routes(Control(settings, computer).routes())
+        app = web.Application(client_max_size=settings.max_payload, middlewares=[_errors, control.check])
+        app.add_routes(control.routes())
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=True)
         await runner.setup()
         try:
@@ -73,7 +77,7 @@ async def open_control(settings: ComputerSettings, computer: Computer) -> AsyncI
                 _log.warning(
                     "commands cannot reach this Computer: the control socket %s cannot be made: %s", path, error
                 )
-            yield
+            yield control
         finally:
             await runner.cleanup()
             path.unlink(missing_ok=True)
@@ -84,7 +88,7 @@ class Control:
     """The answers."""
 
     _settings: ComputerSettings
-    _computer: Computer
+    computer: Computer | None
     _began: float = field(default_factory=time.time, init=False)
 
     def routes(self) -> list[web.RouteDef]:
@@ -99,6 +103,20 @@ class Control:
             web.post("/servers/{name}/restart", self._restart),
         ]
 
+    @property
+    def _computer(self) -> Computer:
+        assert self.computer is not None  # `check`
+        return self.computer
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what cannot be done before the Computer is there, and what begins anything while it stops."""
+        if self.computer is None:
+            raise web.HTTPServiceUnavailable(text="the Computer is starting")
+        if self.computer.readiness.draining and request.method != "GET":
+            raise web.HTTPServiceUnavailable(text="the Computer is stopping")
+        return await handler(request)
+
     async def _status(self, request: web.Request) -> web.Response:
         return _json(self.status())
 
@@ -111,6 +129,7 @@ class Control:
             "pid": os.getpid(),
             "since": self._began,
             "ready": ready,
+            "stopping": self._stopping(),
             "problems": {name: why for name, why in checks.items() if why != "ok"},
             "config": str(self._settings.config.absolute()),
             "config_problem": self._computer.config_problem,
@@ -125,6 +144,14 @@ class Control:
                 for each in self._computer.fleet.statuses()
             ],
         }
+
+    def _stopping(self) -> str | None:
+        """What a Computer that stops waits for; None: it does not stop."""
+        if not self._computer.readiness.draining:
+            return None
+        if running := self._computer.owner.running:
+            return f"waiting for {counted(running, 'call')} (up to {self._settings.drain_s:g} s)"
+        return "waiting for its MCP servers to end"
 
     async def _tools(self, request: web.Request) -> web.Response:
         catalogue = self._computer.catalogue
@@ -208,7 +235,7 @@ def _held(directory: Path) -> Iterator[bool]:
 
 
 @web.middleware
-async def _errors(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every error is `{"error": text}`."""
     try:
         return await handler(request)

@@ -145,7 +145,8 @@ def print_json(value: object) -> None:
 
 
 def print_status(said: Said) -> None:
-    state = "ready" if said["ready"] else "not ready"
+    stopping = said.get("stopping")  # a Computer of an older version does not say it
+    state = f"stopping, {stopping}" if stopping else "ready" if said["ready"] else "not ready"
     calls = counted(said["calls"], "call")
     typer.echo(plain(f"{said['name']} in {said['office']}: {state}, {calls} running, process {said['pid']}"))
     for what, why in said["problems"].items():

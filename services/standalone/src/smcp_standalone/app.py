@@ -97,6 +97,7 @@ async def open_system(
                     computer_bus,
                     config=settings.configuration,
                     environ=environ,
+                open_control(settings.computer) as control,
                     readiness=ready,
                     asker=asker,
                     terminal=terminal,
@@ -108,6 +109,7 @@ async def open_system(
                 front.stats["updates"] = computer.outbox.held
                 gateway.readiness.note("configuration", lambda: computer.config_problem)
                 gateway.readiness.note("pins", lambda: computer.pins.problem)
+                control.computer = computer
                 computer.follow_file()
                 await computer.wait_ready()
                 yield System(
