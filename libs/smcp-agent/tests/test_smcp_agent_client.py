@@ -330,3 +330,23 @@ async def test_room_configuration_and_tools_can_be_requested() -> None:
                 await agent.get_tools("blue")
             with pytest.raises(NotFound):
                 await agent.tools("blue")
+
+
+async def test_tools_that_were_there_before_are_no_change() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers = {"red": [tool("echo")], "blue": [tool("echo")]}
+        async with agent_at(gateway) as agent:
+            stream = agent.events()
+            assert [await agent.tools(name) for name in ("red", "blue")] == [await agent.get_tools("red")] * 2
+            await gateway.notify("notify:mark")
+            assert await anext(stream) == Notified("notify:mark", {})
+
+
+async def test_who_listened_before_the_agent_was_opened_hears_of_each_computer_and_its_tools() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers = {"red": [tool("echo")]}
+        agent = agent_at(gateway)
+        stream = agent.events()
+        async with agent:
+            assert await anext(stream) == ComputerEntered("red")
+            assert isinstance(await anext(stream), ToolsChanged)

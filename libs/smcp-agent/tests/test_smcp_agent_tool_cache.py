@@ -181,3 +181,29 @@ async def test_a_closing_agent_logs_no_failed_fetch(
         with pytest.raises(Closed):
             await cache.get("a")
     assert caplog.messages == []
+
+
+async def test_a_first_answer_that_is_no_news_is_an_event_for_who_did_not_wait_for_it() -> None:
+    computers = Computers()
+    computers.tools |= {"a": ["echo"], "b": ["echo"]}
+    computers.may_answer.clear()
+    async with caching(computers) as cache:
+        for name in computers.tools:
+            cache.refresh(name, is_news=False)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(cache.get("a"), 0.01)
+        computers.may_answer.set()
+        assert list(await cache.all()) == ["a", "b"]
+        assert computers.told == [("a", ["echo"])]
+
+
+async def test_a_first_answer_that_is_no_news_is_an_event_after_a_failure() -> None:
+    computers = Computers()
+    computers.tools["a"] = NotAllowed("not yet")
+    async with caching(computers) as cache:
+        cache.refresh("a", is_news=False)
+        with pytest.raises(NotAllowed):
+            await cache.get("a")
+        computers.tools["a"] = ["echo"]
+        cache.refresh("a")
+        await eventually(lambda: computers.told == [("a", ["echo"])])

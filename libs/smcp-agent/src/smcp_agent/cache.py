@@ -118,21 +118,28 @@ class _ToolEntry:
         self.changed = asyncio.Event()
         """Set until the tools are asked for once more."""
         self.task: asyncio.Task[None] | None = None
+        self.is_news = True
+        """Whether the first answer is an event."""
 
 
 class ToolCache:
     """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again. A
     query that failed for a passing reason is repeated with growing pauses."""
 
-    def __init__(self, ask: Callable[[str], Awaitable[Tools]], spawn: Spawn, publish: Callable[[Event], None]) -> None:
+    def __init__(
+        self, ask: Callable[[str], Awaitable[Tools]], spawn: Spawn, publish: Callable[[Event], object]
+    ) -> None:
         self._ask = ask
         self._spawn = spawn
         self._publish = publish
         self.entries: dict[str, _ToolEntry] = {}
 
-    def refresh(self, computer: str, *, restart: bool = False) -> None:
-        """Ask for this Computer's tools (again). `restart`: also if a query runs, as the Computer has just come."""
-        entry = self.entries.setdefault(computer, _ToolEntry())
+    def refresh(self, computer: str, *, restart: bool = False, is_news: bool = True) -> None:
+        """Ask for this Computer's tools (again). `restart`: also if a query runs, as the Computer has just come.
+        `is_news`: whether the first answer is an event; it is one anyway where somebody could not wait for it."""
+        if (entry := self.entries.get(computer)) is None:
+            entry = self.entries[computer] = _ToolEntry()
+            entry.is_news = is_news
         entry.changed.set()
         if entry.task is not None and restart:
             entry.task.cancel()
@@ -153,7 +160,7 @@ class ToolCache:
         entry = self.entries.get(computer)
         if entry is None:
             raise no_such_computer(computer, did_you_mean(computer, self.entries))
-        await entry.tried.wait()
+        await self._tried(computer, entry)
         if entry.tools is None:
             assert entry.error is not None
             raise entry.error
@@ -165,9 +172,19 @@ class ToolCache:
 
     async def all(self) -> dict[str, Tools]:
         """The tools of all Computers, by name; one whose tools could not be fetched so far is left out."""
-        for entry in list(self.entries.values()):
-            await entry.tried.wait()
+        for name, entry in list(self.entries.items()):
+            await self._tried(name, entry)
         return {name: entry.tools for name, entry in sorted(self.entries.items()) if entry.tools is not None}
+
+    async def _tried(self, computer: str, entry: _ToolEntry) -> None:
+        """Wait for the first answer. Who does not wait any longer hears of it by an event."""
+        try:
+            await entry.tried.wait()
+        except asyncio.CancelledError:
+            entry.is_news = True
+            if entry.tools is not None:  # both came at once
+                self._publish(ToolsChanged(computer, entry.tools))
+            raise
 
     async def _keep(self, computer: str, entry: _ToolEntry) -> None:
         backoff = Backoff()
@@ -176,7 +193,7 @@ class ToolCache:
             try:
                 tools = await self._ask(computer)
             except SmcpError as error:
-                entry.error = error
+                entry.error, entry.is_news = error, True
                 entry.tried.set()
                 if isinstance(error, Closed):
                     return
@@ -187,7 +204,8 @@ class ToolCache:
                             await entry.changed.wait()
                     entry.changed.set()
                 continue
-            is_other, entry.tools = tools != entry.tools, tools
+            is_news, entry.is_news = entry.is_news and tools != entry.tools, True
+            entry.tools = tools
             entry.tried.set()
-            if is_other:
+            if is_news:
                 self._publish(ToolsChanged(computer, tools))

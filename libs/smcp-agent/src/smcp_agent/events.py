@@ -36,7 +36,8 @@ class ComputerEvent(Event):
 
 
 class ComputerEntered(ComputerEvent):
-    """A Computer came into the office; its tools are being fetched (`ToolsChanged` follows)."""
+    """A Computer came into the office; its tools are being fetched (`ToolsChanged` follows). Told of those that were
+    there before to whoever listened before the agent was opened."""
 
 
 class ComputerLeft(ComputerEvent):
@@ -45,7 +46,7 @@ class ComputerLeft(ComputerEvent):
 
 @dataclass(frozen=True)
 class ToolsChanged(ComputerEvent):
-    """A Computer's tools are known for the first time, or are others than before."""
+    """A Computer's tools are others than before: than none where it has just entered, or could not say them so far."""
 
     tools: tuple[SMCPTool, ...]
 
@@ -175,13 +176,15 @@ class EventHub:
         self._callbacks: dict[object, Callable[[Event], None]] = {}
         self._closed = False
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: Event) -> bool:
+        """Whether anybody listens."""
         for stream in list(self._streams):
             stream.push(event)
         loop = asyncio.get_running_loop()
         for callback in self._callbacks.values():
             # of its own in the loop: what it raises is reported there and disturbs nobody
             loop.call_soon(callback, event)
+        return bool(self._streams or self._callbacks)
 
     def stream(self) -> EventStream:
         stream = EventStream()

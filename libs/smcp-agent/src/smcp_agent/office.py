@@ -91,7 +91,7 @@ class Office:
         tools: ToolCache,
         answers: AnswerCache,
         subscriptions: Subscriptions,
-        publish: Callable[[Event], None],
+        publish: Callable[[Event], bool],
     ) -> None:
         self._seat = seat
         self._tools = tools
@@ -136,11 +136,9 @@ class Office:
         computer = data.get("computer")
         match name, computer:
             case "notify:enter_office", str():
-                new = self._room.notified(ComputerEntered(computer))
+                is_heard = self._room.notified(ComputerEntered(computer)) and self._publish(ComputerEntered(computer))
                 if computer in self._room.computers:  # also one that came back before its leave was announced
-                    self._computer_entered(computer)
-                if new:
-                    self._publish(ComputerEntered(computer))
+                    self._computer_entered(computer, is_heard=is_heard)
             case "notify:leave_office", str():
                 if self._room.notified(ComputerLeft(computer)):
                     self._computer_left(computer)
@@ -175,9 +173,10 @@ class Office:
         if computer in self._room.computers:
             self._tools.refresh(computer)
 
-    def _computer_entered(self, computer: str) -> None:
+    def _computer_entered(self, computer: str, *, is_heard: bool) -> None:
+        """`is_heard`: somebody heard of it, and expects the event with its tools."""
         self._answers.forget(computer)
-        self._tools.refresh(computer, restart=True)
+        self._tools.refresh(computer, restart=True, is_news=is_heard)
         self._subscriptions.lost(computer)
 
     def _computer_left(self, computer: str) -> None:
@@ -192,8 +191,11 @@ class Office:
             await asyncio.sleep(backoff.next())
         changes = self._room.listed(each.name for each in listed.sessions if each.role == "computer" and each.name)
         for change in changes:
-            (self._computer_entered if isinstance(change, ComputerEntered) else self._computer_left)(change.computer)
-            self._publish(change)
+            is_heard = self._publish(change)
+            if isinstance(change, ComputerEntered):
+                self._computer_entered(change.computer, is_heard=is_heard)
+            else:
+                self._computer_left(change.computer)
         for computer in self._room.computers:
             if ComputerEntered(computer) not in changes:
                 self._tools.refresh(computer)

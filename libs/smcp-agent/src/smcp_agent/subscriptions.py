@@ -39,7 +39,7 @@ class Subscriptions:
     missed.
     """
 
-    def __init__(self, ask: Ask, spawn: Spawn, publish: Callable[[Event], None]) -> None:
+    def __init__(self, ask: Ask, spawn: Spawn, publish: Callable[[Event], object]) -> None:
         self._ask = ask
         self._spawn = spawn
         self._publish = publish
