@@ -15,6 +15,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Joined
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
+from smcp_computer.membership import hinted
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.errors import Unavailable
 from smcp_proto.member_names import MAX_NAME_LENGTH
@@ -173,3 +174,9 @@ async def test_it_waits_and_answers_once_nats_is_back(nats_server: NatsServer) -
             await back
             reply = await bus.request("smcp.v1.home.client.red.get_config", b"{}", timeout=30)
             assert b'"code":503' in reply.body, "it serves its subject, and is not in its office yet"
+
+
+@pytest.mark.parametrize("why", ["the office has a Computer named 'pc'", "403 the token is not for this name"])
+def test_a_refused_name_is_told_with_the_option_that_chooses_another(why: str) -> None:
+    assert hinted(why) == f"{why}; choose another name with --name (SMCP_NAME)"
+    assert hinted("403 the token is not for this office") == "403 the token is not for this office"

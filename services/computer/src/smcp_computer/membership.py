@@ -203,4 +203,5 @@ class Membership:
 
 def hinted(refusal: str) -> str:
     """A refusal of the office, with what the user can do about it."""
-    return f"{refusal}; choose another name with --name (SMCP_NAME)" if "has a Computer named" in refusal else refusal
+    of_name = "has a Computer named" in refusal or "not for this name" in refusal
+    return f"{refusal}; choose another name with --name (SMCP_NAME)" if of_name else refusal

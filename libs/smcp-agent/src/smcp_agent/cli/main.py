@@ -104,7 +104,7 @@ async def config(agent: SmcpAgent, computer: Computer) -> Answer:
 async def desktop(
     agent: SmcpAgent,
     computer: Computer,
-    size: Annotated[int | None, typer.Option(metavar="N", help="At most so many windows.")] = None,
+    size: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most so many windows.")] = None,
     window: Annotated[str | None, typer.Option(metavar="URI", help="Only this window.")] = None,
 ) -> Answer:
     """What the windows of a Computer show."""

@@ -4,6 +4,7 @@ import logging
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -131,6 +132,7 @@ def install(
         arguments += _if_given(context, option, str(value))
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     arguments += more or []
+    _check_options(context, arguments)
     wanted = known.entry(_command(), arguments, token)
     print_hint(f"The entry for {known.title}, whose file is {known.path}:")
     hidden = [*arguments[:2], ",".join(map(without_login, chosen.urls)), *arguments[3:]]
@@ -156,6 +158,14 @@ def install(
         print_hint("Its secret stands in that file, which nobody else may read now. --token-file keeps a token out.")
     elif token is not None:
         print_hint(f"The token is not in that file: {known.title} asks for it, or takes it from {VARIABLE}.")
+
+
+def _check_options(context: typer.Context, arguments: Sequence[str]) -> None:
+    """Refuse options that the command of the entry would refuse at each start."""
+    command, root = context.parent, context.find_root()
+    assert command is not None  # `mcp`
+    given = root.command.make_context(root.info_name, list(arguments))
+    command.command.make_context(command.info_name, given.args, parent=given)
 
 
 def _if_given(context: typer.Context, option: str, value: str) -> list[str]:

@@ -7,8 +7,10 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Thread
 from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -20,6 +22,7 @@ from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
 from smcp_agent.errors import (
     CannotConnect,
+    JoinRefused,
     Malformed,
     NotAGateway,
     NotAuthenticated,
@@ -35,6 +38,8 @@ STOPPED: Final = 128
 """A signal ended the command: the signal's number is added, as shells do."""
 COMPLETE_S: Final = 2.0
 """How long somebody who pressed the tab key waits."""
+CHOSEN_BY: Final = {"name": "--name (SMCP_AGENT_NAME)", "office_id": "--office (SMCP_OFFICE)"}
+"""The option of what a token may not be for, by the field that the refusal names."""
 WHY_S: Final = 5.0
 """How long an explanation may hold up an answer that is there."""
 
@@ -90,7 +95,8 @@ def completions(
             return [each for each in await ask_names(agent) if each.startswith(beginning)]
 
     try:
-        return asyncio.run(names())
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            return runner.run(names())
     except (SmcpError, TimeoutError):
         return []
 
@@ -170,7 +176,8 @@ def run(
         (signal.SIGTERM, signal.signal(signal.SIGTERM, terminate)),
     ]
     try:
-        done = asyncio.run(work)
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            done = runner.run(work)
     except SmcpError as error:
         print_error(error, as_json=chosen.json, hint=_hint(error), ids=ids)
         raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed) else FAILED) from error
@@ -186,12 +193,38 @@ def run(
         raise typer.Exit(FAILED)
 
 
+class _DaemonThreads(ThreadPoolExecutor):
+    """Runs each function in a thread of its own, for which the end of the process does not wait: a lookup of a name may
+    hang for minutes."""
+
+    def submit(self, work: Callable[..., Result], /, *args: Any, **options: Any) -> Future[Result]:
+        done = Future[Result]()
+        done.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                done.set_result(work(*args, **options))
+            except Exception as error:  # noqa: BLE001 -- raised where it is awaited
+                done.set_exception(error)
+
+        Thread(target=run, daemon=True).start()
+        return done
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(_DaemonThreads())
+    return loop
+
+
 def _hint(error: SmcpError) -> str:
     match error:
         case NotAuthenticated():
             return "SMCP_TOKEN (--token) says who you are. The key of `smcp up` is found by the URL that it printed."
         case NotAGateway():
             return "--url (SMCP_URL) says where Agents connect: `smcp up` prints it, beside the URL for MCP clients."
+        case JoinRefused(details={"field": str(field)}) if field in CHOSEN_BY:
+            return f"{CHOSEN_BY[field]} chooses another."
         case CannotConnect():
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case _:
