@@ -8,7 +8,7 @@ answers. Strings may hold placeholders (`${input:ID}`, `${env:X}`).
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, Tag, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, TypeAdapter, ValidationError
 
 from smcp_proto.member_names import Name
 from smcp_proto.schemas.base import AgentCallData, ReqId, ServerName, Wire, absent
@@ -40,7 +40,17 @@ def _check(text: str) -> str:
     return text
 
 
-IsoDuration = Annotated[str, Field(strict=True), AfterValidator(_check)]
+def _refuse_number(value: object) -> object:
+    if not isinstance(value, int | float):
+        return value
+    try:
+        parse_duration(example := f"PT{value}S")
+    except ValueError:
+        example = "PT30S"
+    raise ValueError(f'must be an ISO 8601 duration in quotes, such as "{example}"')
+
+
+IsoDuration = Annotated[str, Field(strict=True), AfterValidator(_check), BeforeValidator(_refuse_number)]
 """An ISO 8601 duration as text, for pydantic models; one that holds a placeholder is not read yet."""
 
 

@@ -208,7 +208,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         raise ConfigError('has one MCP server without a name: put {"mcpServers": {"NAME": …}} around it')
     problems: list[str] = []
     # other hosts have settings of their own beside the servers
-    warned = [f"{key}: {lint.hinted(key, lint.TOP_LEVEL, 'is not read')}" for key in unread]
+    warned = [f"{key}: {_unread(key, document[key], above)}" for key in unread]
     inputs = _inputs(document.get("inputs"), problems, warned)
     input_ids = _ids(document.get("inputs"))
     defaults = document.get(DEFAULTS, {}) if above else {}
@@ -242,6 +242,13 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     if not bodies:
         warned.append("names no MCP servers, so none runs")
     return ComputerConfig(servers, inputs, host, tuple(warned), places, tuple(problems))
+
+
+def _unread(key: str, value: Any, above: str) -> str:
+    if key in other_mcp_hosts.SERVER_KEYS and isinstance(value, dict) and value:
+        names = ", ".join(Place("", name).field() for name in value)
+        return f"is not read beside {above!r}, so these MCP servers do not run: {names}"
+    return lint.hinted(key, lint.TOP_LEVEL, "is not read")
 
 
 def _server(place: Place, body: dict[str, Any], problems: list[str]) -> MCPServerConfig | None:

@@ -18,6 +18,8 @@ from smcp_computer.config.lint import PARAMETERS, ConfigError, changed, checked,
 from smcp_computer.settings import DEFAULTS
 from smcp_proto.schemas.config import MCPServerStdioParameters, MCPServerStreamableHttpParameters
 
+SERVER_KEYS: Final = ("servers", "mcpServers")
+"""The keys that hold servers by name; the first that a file has is read."""
 TYPES: Final[Mapping[str, str]] = {
     "http": "streamable",
     "streamable-http": "streamable",
@@ -32,7 +34,7 @@ DESCRIPTIVE_KEYS: Final = ("description", "dev", "gallery", "version")
 
 def servers_of(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], Iterable[str]]:
     """The key that holds the servers (empty: they stand at the top level), the servers, and keys that are not read."""
-    for key in ("servers", "mcpServers"):
+    for key in SERVER_KEYS:
         if isinstance(document.get(key), dict):
             return key, document[key], document.keys() - {key, "inputs", DEFAULTS, "$schema"}
         if key in document:
