@@ -133,6 +133,13 @@ async def test_up_json_prints_one_line_when_it_is_ready_and_no_key(config: Path)
         assert key not in f"{process.output}{process.log}"
 
 
+async def test_up_says_for_which_mcp_servers_its_start_waits(tmp_path: Path) -> None:
+    config = tmp_path / "computer.json"
+    config.write_text(json.dumps({"servers": {"slow": configs.hostile("--hangs", "initialize")}}))
+    async with service_process(*command("up", "--port", "0", "--config", str(config))) as process:
+        await process.logged("waiting for the MCP servers that start: slow", timeout=60)
+
+
 async def test_up_warns_of_typing_errors_and_of_variables_that_an_option_replaces(config: Path) -> None:
     read = {"SMCP_CONFIRM": "allow", "SMCP_KV_REPLICAS": "1", "SMCP_HEALTH_PORT": "0"}
     unread = {
@@ -233,6 +240,8 @@ async def test_data_is_kept_and_used_by_one_at_a_time(config: Path, tmp_path: Pa
     ("arguments", "said"),
     [
         (["up", "--config", "nowhere.json"], "--config: nowhere.json: cannot be read"),
+        (["up", "--config", "x" * 300], "cannot be read: File name too long"),
+        (["audit", "verify", "--file", "x" * 300], "cannot be read: File name too long"),
         (["up", "--office", ""], "--office"),
         (["up", "--name", "x" * 129], "--name"),
         (["up", "--office", "", "--check-config"], "--office"),

@@ -3,12 +3,14 @@
 Each has its own credential and connection, with the permissions that it would have on a machine of its own.
 """
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from smcp_agent.connecting.options import shared_key
@@ -35,6 +37,9 @@ from smcp_standalone.operator_commands import advertise_run
 from smcp_standalone.settings import COMPUTER, GATEWAY, MCP_PORT, OPERATOR, REGISTRY, UpOptions, UpSettings, up_model
 
 _log = logging.getLogger("smcp_standalone.app")
+
+WAIT_S: Final = 3.0
+"""How long the start may take until it says what it waits for (seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +97,43 @@ async def open_system(
             front.stats["gateway"] = gateway.held
             async with (
                 _open_mcp(settings.served_mcp, gateway.url, front) as mcp_url,
+                open_control(settings.computer) as control,
                 open_computer(
                     settings.computer,
                     computer_bus,
                     config=settings.configuration,
                     environ=environ,
-                open_control(settings.computer) as control,
                     readiness=ready,
                     asker=asker,
                     terminal=terminal,
                     trail=computer_trail,
                 ) as computer,
-                open_control(settings.computer, computer),
             ):
+                control.computer = computer
                 front.stats["computer"] = computer.calls.held
                 front.stats["updates"] = computer.outbox.held
                 gateway.readiness.note("configuration", lambda: computer.config_problem)
                 gateway.readiness.note("pins", lambda: computer.pins.problem)
-                control.computer = computer
                 computer.follow_file()
+                waiting = tasks.start(_say_what_starts(computer), name="what starts")
                 await computer.wait_ready()
+                waiting.cancel()
                 yield System(
                     url=gateway.url,
                     mcp_url=mcp_url and f"{mcp_url}/mcp/{quote(options.office, safe='')}",
                     nats=nats,
                     computer=computer,
                 )
+
+
+async def _say_what_starts(computer: Computer) -> None:
+    """Log for which MCP servers the start waits, as far as that changes."""
+    said: list[str] = []
+    while True:
+        await asyncio.sleep(WAIT_S)
+        if (starting := computer.fleet.starting) not in ([], said):
+            said = starting
+            _log.info("waiting for the MCP servers that start: %s", ", ".join(starting))
 
 
 def _share(stack: AsyncExitStack, file: AbstractContextManager[None], otherwise: str) -> None:

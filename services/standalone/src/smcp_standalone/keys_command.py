@@ -105,10 +105,13 @@ def add(
     except ValidationError as error:
         raise SettingsError(*_problems(error)) from None
     _recorded("added", [entry], lambda: key_file.add(file, entry))
+    try:
+        typer.echo(json.dumps({"key": key, **_shown(entry)}, ensure_ascii=False) if as_json else key)
+    except OSError as error:  # a full disk, or a closed pipe
+        _recorded("removed", [entry], lambda: key_file.remove(file, entry.id))
+        raise Failure(f"the key cannot be printed, so it was removed again: {error.strerror}") from None
     if as_json:
-        typer.echo(json.dumps({"key": key, **_shown(entry)}, ensure_ascii=False))
         return
-    typer.echo(key)
     typer.echo(
         f"{file} has its hash, under the id {entry.id}. The key is shown this once; its holder sets SMCP_TOKEN to it.",
         err=True,

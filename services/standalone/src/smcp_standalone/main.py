@@ -101,8 +101,11 @@ def run_up(
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
-    if config is not None and not config.exists():
-        raise SettingsError(f"--config: {config}: cannot be read: there is no such file")
+    if config is not None:
+        try:
+            config.stat()
+        except OSError as error:
+            raise SettingsError(f"--config: {config}: cannot be read: {error.strerror}") from None
     from smcp_standalone import settings as up  # noqa: PLC0415 -- it takes a second to load, and other commands need none of it
 
     chosen = up.UpOptions(

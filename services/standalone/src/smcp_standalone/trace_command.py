@@ -73,27 +73,31 @@ class _Row(NamedTuple):
     """The lines of the tree left of it."""
     below: str
     """The same for the lines below it."""
-    is_orphan: bool
-    """Its parent is not in the trace."""
+    remark: str = ""
+    """Why it stands at the top although it has a parent."""
 
 
 def _rows(spans: Iterable[Span]) -> list[_Row]:
-    """In the order of the tree; spans in a circle of parents are in no tree."""
+    """In the order of the tree."""
     by_id = {span.id: span for span in sorted(spans, key=lambda span: (span.start_ns, -span.duration_ns))}
     children: dict[str, list[Span]] = {}
     for span in by_id.values():
         children.setdefault(span.parent if span.parent in by_id else "", []).append(span)
     rows: list[_Row] = []
-    todo = [_Row(root, 0, "", "", bool(root.parent)) for root in reversed(children.pop("", []))]
-    while todo:
-        row = todo.pop()
-        rows.append(row)
-        beneath = children.get(row.span.id, ())
-        for at, child in reversed(list(enumerate(beneath))):
-            last = at == len(beneath) - 1
-            branch, bar = ("└ ", "  ") if last else ("├ ", "│ ")
-            indent = row.below[:MAX_INDENT]
-            todo.append(_Row(child, row.depth + 1, indent + branch, indent + bar, is_orphan=False))
+    shown: set[str] = set()
+    for root in (*children.pop("", []), *by_id.values()):  # the latter for those in a circle of parents
+        why = "its parents are a circle" if root.parent in by_id else "its parent is not in the store"
+        todo = [] if root.id in shown else [_Row(root, 0, "", "", why if root.parent else "")]
+        while todo:
+            row = todo.pop()
+            rows.append(row)
+            shown.add(row.span.id)
+            beneath = [each for each in children.get(row.span.id, ()) if each.id not in shown]
+            for at, child in reversed(list(enumerate(beneath))):
+                last = at == len(beneath) - 1
+                branch, bar = ("└ ", "  ") if last else ("├ ", "│ ")
+                indent = row.below[:MAX_INDENT]
+                todo.append(_Row(child, row.depth + 1, indent + branch, indent + bar))
     return rows
 
 
@@ -132,8 +136,8 @@ def _lines(trace_id: str, spans: Sequence[Span], link: str) -> Iterator[str]:
         if span.error is not None:
             words.append(f"ERROR {_short(span.error)}")
         words += [f"{name}={_short(str(span.attributes[name]))}" for name in _SHOWN if name in span.attributes]
-        if row.is_orphan:
-            words.append("(its parent is not in the store)")
+        if row.remark:
+            words.append(f"({row.remark})")
         yield f"{_ms(span.start_ns - begin):>12} {_ms(span.duration_ns):>12}  {'  '.join(words)}"
         for event in span.events:
             about = "".join(f"  {_short(name)}={_short(str(value))}" for name, value in event.attributes.items())
