@@ -1,6 +1,7 @@
 """Exit codes after signals and errors, of real processes."""
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -138,6 +139,17 @@ async def test_the_errors_of_all_background_tasks_come_out() -> None:
             await asyncio.Event().wait()
 
     assert sorted(str(error) for error in raised.value.exceptions) == ["a", "b"]
+
+
+async def test_work_that_comes_while_a_failed_task_ends_the_others_is_refused_without_a_warning() -> None:
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="shutting down"), OSError):
+        async with background() as tasks:
+            tasks.start(_raise(OSError("failed")), name="fails")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                tasks.start(_forever(), name="late")
+    gc.collect()  # a coroutine that nobody awaited warns, and fails the test
 
 
 async def _raise(error: Exception) -> None:

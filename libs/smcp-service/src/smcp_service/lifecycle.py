@@ -156,7 +156,11 @@ class Background:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Result], *, name: str) -> asyncio.Task[Result]:
-        task = self._group.create_task(work, name=name)
+        try:
+            task = self._group.create_task(work, name=name)
+        except RuntimeError:  # a task has failed, and the others end
+            work.close()  # as Python does from 3.13 on
+            raise
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
