@@ -146,31 +146,6 @@ async def test_the_file_may_be_saved_replaced_and_swapped_and_the_signal_ends_no
         await eventually(lambda: scene.children().isdisjoint(children), timeout=START_S)
 
 
-async def test_a_broken_file_changes_nothing_and_the_next_valid_one_takes_effect(nats_url: str, tmp_path: Path) -> None:
-    async with running(nats_url, tmp_path / "computer.json", {"box": toolbox()}) as scene:
-        config, tools = await scene.servers(), await scene.tools()
-        scene.file.write_text('{"servers": {"box": {"type": "pipe"}}}')
-
-        async def reported() -> bool:
-            status, checks = await scene.readyz()
-            return status == 200 and "servers.box.type" in checks["configuration"]
-
-        await eventually(reported, timeout=START_S)
-
-        def said() -> list[str]:
-            return [line["event"] for line in scene.process.log if "keeping the previous one" in line.get("event", "")]
-
-        [once] = await eventually(said)
-        assert "servers.box.type" in once
-        assert (await scene.servers(), await scene.tools()) == (config, tools)
-        assert not scene.agent.told("notify:update_config")
-        scene.save({"box": toolbox(forbidden_tools=["echo"])})
-        await scene.hears("notify:update_config")
-        await scene.hears("notify:update_tool_list")
-        assert await scene.tools() == tools - {"echo"}
-        assert (await scene.readyz())[1]["configuration"] == "ok"
-
-
 @pytest.mark.parametrize("by", ["nats", "gateway"])
 async def test_calls_elsewhere_go_on_and_those_at_a_removed_server_are_cancelled(
     nats_url: str, tmp_path: Path, by: Literal["nats", "gateway"]
@@ -200,19 +175,6 @@ async def test_calls_elsewhere_go_on_and_those_at_a_removed_server_are_cancelled
         await eventually(lambda: "cancelled gone" in log.read_text().splitlines())
         assert len(scene.agent.told("notify:update_config")) == 1
         assert set(await scene.servers()) == {"kept", "off"}
-
-
-async def test_of_fifty_servers_the_one_that_changed_is_started_anew(nats_url: str, tmp_path: Path) -> None:
-    servers = {f"s{number}": configs.stdio("lean", "--host", f"h{number}", fresh=True) for number in range(50)}
-    async with running(nats_url, tmp_path / "computer.json", servers) as scene:
-        before = scene.children()
-        servers["s7"]["server_parameters"]["env"] = {"MARK": "new"}
-        scene.agent.events.clear()
-        scene.save(servers)
-        await scene.hears("notify:update_config")
-        await eventually(lambda: len(scene.children() - before) == len(before) // 50, timeout=START_S)
-        await scene.hears("notify:update_tool_list")
-        assert len(before - scene.children()) == len(before) // 50
 
 
 async def test_smcp_up_follows_its_file(tmp_path: Path) -> None:

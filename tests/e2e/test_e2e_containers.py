@@ -21,12 +21,7 @@ ASKED_S: Final = 1.0
 """So often the engine is to ask; in the images it is every 10 s."""
 
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: the world is looked at when it ends."""
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.alone, pytest.mark.timeout(240)]
 
 
 def stdio(command: str, *arguments: str) -> dict[str, Any]:

@@ -25,12 +25,7 @@ CALLS: Final = 1500
 GROWTH: Final = 8 * 1024 * 1024
 """Bytes. The spans of `CALLS` calls would take more than that."""
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: the world is looked at when it ends."""
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.alone, pytest.mark.timeout(240)]
 
 
 async def test_calls_work_and_memory_is_bounded_while_the_collector_is_unreachable(tmp_path: Path) -> None:

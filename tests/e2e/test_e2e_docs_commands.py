@@ -82,7 +82,7 @@ START_S: Final = 120.0
 
 NONE: Final[Mapping[str, str]] = {}
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.timeout(400)]
 
 
 def name(page: Path) -> str:
@@ -191,11 +191,6 @@ class Shell:
         async with self.started(born(BIN / "smcp-agent", "list", knows=COMMANDS), NONE) as (process, log):
             await process.wait()
         return "computer" in log.read_text(encoding="utf-8")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: processes are looked at when `smcp up` ends."""
 
 
 @pytest.fixture(scope="module")

@@ -22,17 +22,12 @@ from tests.e2e.restarts.rollout import Rollout
 from tests.e2e.restarts.workers import READY_S, Worker
 from tests.e2e.worlds.kinds import CONTAINERS, OPEN, PROCESSES, kinds
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(scaled(ci=240, soak=1200))]
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.alone, pytest.mark.timeout(scaled(ci=240, soak=1200))]
 
 PART: Final = 0.15
 """Of all sockets, which each gateway has to carry,"""
 WITHIN_S: Final = 120.0
 """so many seconds after there were others."""
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: the world is looked at when it ends."""
 
 
 @pytest.mark.parametrize("kind", kinds(CONTAINERS, PROCESSES))

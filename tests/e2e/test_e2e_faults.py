@@ -13,7 +13,7 @@ from tests.e2e.worlds.kinds import CONTAINERS, OPEN, PROCESSES, STANDALONE, kind
 from tests.e2e.worlds.shared import SharedWorld
 from tests.e2e.worlds.world import World, lease_s
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.alone]
 
 SPREAD = kinds(PROCESSES, CONTAINERS)
 """Where every part can be hurt alone."""
@@ -53,11 +53,6 @@ def of_all_faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     world = SharedWorld(lambda: opened(tmp_path_factory.mktemp("faults"), lease_s=LEASE_S, environment=drain))
     yield world
     world.close()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: the world is looked at when it ends."""
 
 
 @pytest.fixture

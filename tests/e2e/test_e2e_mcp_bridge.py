@@ -33,7 +33,7 @@ CALLS: Final[dict[str, dict[str, Any]]] = {
 }
 SLEEP: Final = {"seconds": START_S, "mark": "vanished"}
 
-pytestmark = pytest.mark.timeout(2 * START_S)
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.timeout(2 * START_S)]
 
 
 class Heard:
@@ -74,11 +74,6 @@ def world(tmp_path_factory: pytest.TempPathFactory, without_node: str) -> Iterat
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: the world looks for what is left at its end."""
 
 
 @pytest.mark.usefixtures("node")

@@ -24,7 +24,7 @@ SUITE_S: Final = 300.0
 REVISIONS: Final = {"2025-11-25": "2025", "2026-07-28": "2026"}
 """Revisions of MCP whose requirements are tested, with the era of the MCP server behind the Computer."""
 
-pytestmark = [pytest.mark.timeout(2 * SUITE_S), pytest.mark.usefixtures("node")]
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.timeout(2 * SUITE_S), pytest.mark.usefixtures("node")]
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +43,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: the world looks for what is left at its end."""
 
 
 async def failures(url: str, revision: str, *options: str | Path) -> str:

@@ -33,7 +33,7 @@ ROUNDS: Final = 5
 """How often the replica that holds the seat is killed."""
 CUT: Final = "broken connection"
 
-pytestmark = pytest.mark.timeout(3 * START_S)
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.timeout(3 * START_S)]
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: the world looks for what is left at its end."""
 
 
 @asynccontextmanager

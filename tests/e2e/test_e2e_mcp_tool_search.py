@@ -23,7 +23,7 @@ DESK: Final = Place("host-desk", OFFICE, "desk")
 START_S: Final = 240.0
 TOOL: Final = "export_invoice_7"
 
-pytestmark = pytest.mark.timeout(2 * START_S)
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.timeout(2 * START_S)]
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: the world looks for what is left at its end."""
 
 
 @asynccontextmanager

@@ -24,12 +24,7 @@ BUILD_S: Final = 540.0
 LARGE: Final = 3_000_000
 """Bytes of a result that goes over NATS in parts."""
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: the world is looked at when it ends."""
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.alone, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

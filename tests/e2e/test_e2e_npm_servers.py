@@ -1,7 +1,9 @@
-"""Public MCP servers of npm and PyPI in a world where every part is a process."""
+"""Public MCP servers of npm and PyPI in a world where every part is a process, and the demo with them."""
 
 import asyncio
+import re
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from tests.e2e.worlds.world import World
 
 DOWNLOAD_S = 300.0
 
-pytestmark = pytest.mark.timeout(2 * DOWNLOAD_S)
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.timeout(2 * DOWNLOAD_S)]
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +36,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, files: Path, without_node: s
         runner.run(opened.__aexit__(None, None, None))
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: servers start helpers when they are used; the world looks for them at its end."""
-
-
 async def test_time_and_git(world: World) -> None:
     with world.telling():
         await npm_servers.time_and_git_are_listed_and_called(world)
-
-
-async def test_forbidden_and_renamed_tools(world: World) -> None:
-    with world.telling():
-        await npm_servers.a_forbidden_or_renamed_tool_is_not_callable_by_its_own_name(world)
-
-
-async def test_tool_metadata_reaches_the_agent_as_json(world: World) -> None:
-    with world.telling():
-        await npm_servers.tool_metadata_reaches_the_agent_as_json(world)
 
 
 async def test_tool_names_of_python_servers_are_legal_and_unique(world: World) -> None:
@@ -74,3 +61,27 @@ async def _everything(world: World, _: Path) -> None:
 async def test_servers_from_npm(world: World, files: Path, scenario: Callable[[World, Path], Awaitable[None]]) -> None:
     with world.telling():
         await scenario(world, files)
+
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(DOWNLOAD_S + 120)
+def test_the_demo_prints_both_results_and_loses_no_call_when_a_gateway_is_killed() -> None:
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("these sources are no git repository")
+    told = subprocess.run(
+        [Path(sys.executable).parent / "smcp", "demo", "--repository", REPOSITORY],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=DOWNLOAD_S,
+    )
+    assert told.returncode == 0, told.stderr
+    assert len(re.findall(r"^│ [0-9a-f]{8} \S", told.stdout, re.MULTILINE)) == 3
+    assert "Europe/Berlin" in told.stdout
+    assert len(re.findall(r"\d ms, trace id [0-9a-f]{32}", told.stdout)) == 2
+    said = " ".join(told.stdout.split())
+    killed = re.search(r"with (\d+) calls in flight.* all (\d+) returned.* none failed", said)
+    assert killed is not None, told.stdout
+    assert killed[1] == killed[2] == "8"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.outages import clocks, cuts, full_disk, memory, nodes, pauses, rolling
+from tests.e2e.outages import clocks, cuts, full_disk, memory, nodes, pauses
 from tests.e2e.outages.offices import SHOWN, places
 from tests.e2e.outages.scene import LEASE_S
 from tests.e2e.worlds.containers import open_containers
@@ -20,7 +20,7 @@ from tests.e2e.worlds.world import World
 QUIET = {"SMCP_LOG_LEVEL": "warning"}
 """Of so many calls."""
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(180 + 20 * LEASE_S)]
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.alone, pytest.mark.timeout(180 + 20 * LEASE_S)]
 
 Scenario = Callable[[World, Path], Awaitable[None]]
 
@@ -44,7 +44,7 @@ IN_A_CLUSTER: list[Scenario] = [
     nodes.the_leader_is_killed,
     nodes.two_of_three_nodes_are_killed,
     memory.a_gateway_is_killed_by_its_memory_limit,
-    rolling.all_processes_are_restarted_one_by_one,
+    pauses.all_processes_are_restarted_one_by_one,
 ]
 WITH_ONE_NODE: list[Scenario] = [
     clocks.clocks_are_minutes_apart,
@@ -74,11 +74,6 @@ def of_all_outages(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     world = Outages(request.param, lambda: tmp_path_factory.mktemp("outages"))
     yield world
     world.close()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """In place of that of all tests: the world is looked at when it ends."""
 
 
 @pytest.fixture

@@ -150,45 +150,6 @@ async def test_one_of_many_concurrent_claims_gets_the_seat_and_changes_alternate
         scene.bad.check(notices=False)  # nobody listens on a bad bus
 
 
-async def test_an_office_has_one_agent_and_a_name_counts_in_its_own_office(nats_url: str, bad: BadBuses) -> None:
-    async with opened(nats_url, bad, 3) as scene:
-        alice, bob, pc = scene.members
-        await join(alice, "agent", "alice", new(alice))
-        with pytest.raises(NotAllowed, match="an Agent already"):
-            await join(bob, "agent", "bob", new(bob))
-        await join(bob, "agent", "bob", new(bob), "elsewhere")
-        for office in ("lab", "elsewhere"):
-            await join(pc, "computer", "pc", new(pc, office), office)
-        await leave(
-            pc, "computer", "pc", new(pc, "elsewhere"), "elsewhere"
-        )  # by another claim than the one that stands
-        assert await alice.room("lab", "agent", "alice") == {("agent", "alice"), ("computer", "pc")}
-        assert await bob.room("elsewhere", "agent", "bob") == {("agent", "bob"), ("computer", "pc")}
-        await scene.all_told()
-        assert [scene.observer.of(name) for name in ("alice", "pc")] == [["enter_office"]] * 2
-        await eventually(lambda: scene.elsewhere.of("pc") == ["enter_office"], timeout=TOLD_S)
-
-
-async def test_an_office_switch_is_announced_once_in_each_office(nats_url: str, bad: BadBuses) -> None:
-    async with opened(nats_url, bad, 2) as scene:
-        member, agent = scene.members
-        await join(agent, "agent", "alice", new(agent), "elsewhere")
-        for turn in range(TURNS):
-            here, there = new(member, f"s{turn}"), new(member, f"s{turn}")
-            await join(member, "computer", "pc", here)
-            await join(member, "computer", "pc", there.model_copy(update={"announce": False}), "elsewhere")
-            assert await agent.room("elsewhere", "agent", "alice") == {("agent", "alice")}
-            await leave(member, "computer", "pc", here)
-            told = await join(member, "computer", "pc", there, "elsewhere")
-            assert await agent.room("elsewhere", "agent", "alice", after=told.revision) == {
-                ("agent", "alice"), ("computer", "pc"),
-            }  # fmt: skip
-            await leave(member, "computer", "pc", there, "elsewhere")
-        await scene.all_told()
-        assert scene.observer.of("pc") == ["enter_office", "leave_office"] * TURNS
-        await eventually(lambda: scene.elsewhere.of("pc") == ["enter_office", "leave_office"] * TURNS, timeout=TOLD_S)
-
-
 async def test_an_assertion_claims_lost_members_and_announces_each_once(nats_url: str, bad: BadBuses) -> None:
     async with opened(nats_url, bad, 2) as scene:
         gateway, other = scene.members

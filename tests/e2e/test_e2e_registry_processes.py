@@ -1,7 +1,6 @@
 """The command `smcp-registry`: as people run it, and as it is killed and paused."""
 
 import asyncio
-import re
 import signal
 import sys
 import urllib.error
@@ -39,37 +38,6 @@ async def get(url: str) -> tuple[int, dict[str, object]]:
                 return error.code, orjson.loads(error.read())
 
     return await asyncio.to_thread(fetch)
-
-
-async def test_the_version_and_the_configuration_are_shown() -> None:
-    async with service_process(COMMAND, "--version") as process:
-        assert await process.exit_code() == 0
-        assert re.fullmatch(r"smcp-registry \d+\.\d+\.\d+", process.output[0])
-    async with service_process(COMMAND, "--check-config", env={"SMCP_KV_REPLICAS": "3"}) as process:
-        assert await process.exit_code() == 0
-        assert "SMCP_KV_REPLICAS=3" in process.output
-
-
-async def test_a_wrong_setting_is_named_and_ends_with_two(tmp_path: Path) -> None:
-    creds = tmp_path / "creds"
-    creds.write_text("{}")
-    for variable, value in (("SMCP_KV_REPLICAS", "0"), ("SMCP_LEASE_S", "soon"), ("SMCP_NATS_CREDS", str(creds))):
-        async with service_process(COMMAND, "--check-config", env={variable: value}) as process:
-            assert await process.exit_code() == 2
-            assert variable in str(process.log)
-            assert "Traceback" not in str(process.log)
-
-
-async def test_a_nats_server_without_jetstream_ends_it_with_a_sentence(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path / "plain", jetstream=False)
-    await server.start()
-    try:
-        async with service_process(COMMAND, env={"SMCP_NATS_URL": server.url}) as process:
-            assert await process.exit_code() == 1
-            assert "JetStream does not answer" in str(process.log)
-            assert "Traceback" not in str(process.log)
-    finally:
-        await server.stop()
 
 
 async def test_readiness_follows_nats_and_liveness_does_not(nats_server: NatsServer) -> None:

@@ -21,7 +21,7 @@ FAULTS: list[Callable[[World], Awaitable[None]]] = [
     moves.a_stopping_gateway_loses_no_call_and_its_members_do_not_leave,
 ]
 
-pytestmark = pytest.mark.timeout(180 + 10 * LEASE_S)
+pytestmark = [pytest.mark.keeps_processes, pytest.mark.timeout(180 + 10 * LEASE_S)]
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,6 @@ def of_this_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWor
 def shared(of_this_file: SharedWorld) -> SharedWorld:
     of_this_file.open()
     return of_this_file
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind(_no_task_left: None) -> None:
-    """Overrides the fixture of all tests: processes of the world live on, and are checked when the world ends."""
 
 
 @pytest.mark.parametrize(

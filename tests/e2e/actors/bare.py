@@ -48,12 +48,9 @@ def comings_and_goings(notices: Iterable[Notice], name: str) -> list[str]:
 class BareMember:
     """A socket and its notifications, in order. It does not come back by itself when it is cut off: then what it waits
     for fails at once.
-
-    Args:
-        plain: it says nothing of what it can take, and takes what aiohttp's client takes: 4 MiB.
     """
 
-    def __init__(self, role: Literal["agent", "computer"], office: str, name: str, *, plain: bool = False) -> None:
+    def __init__(self, role: Literal["agent", "computer"], office: str, name: str) -> None:
         self.role = role
         self.office = office
         self.name = name
@@ -64,12 +61,12 @@ class BareMember:
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._closing = False
         self._cut_off = False
-        self._plain = plain
         self._sio = self._new_client()
 
     def _new_client(self) -> Any:
-        options = {} if self._plain else {"max_msg_size": _BIG}
-        client = socketio.AsyncClient(reconnection=False, handle_sigint=False, websocket_extra_options=options)
+        client = socketio.AsyncClient(
+            reconnection=False, handle_sigint=False, websocket_extra_options={"max_msg_size": _BIG}
+        )
         client.on("*", self._on_event, namespace=NAMESPACE)
         client.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
         return client
@@ -85,9 +82,6 @@ class BareMember:
 
     async def connect(self, url: str) -> None:
         self._closing = self._cut_off = False
-        if self._plain:  # it polls first
-            await self._sio.connect(url, namespaces=[NAMESPACE], wait_timeout=_CONNECT_S)
-            return
         await self._sio.connect(
             url,
             namespaces=[NAMESPACE],
@@ -228,9 +222,7 @@ class BareMember:
 
 
 @asynccontextmanager
-async def member(
-    url: str, role: Literal["agent", "computer"], office: str, name: str, *, plain: bool = False
-) -> AsyncIterator[BareMember]:
+async def member(url: str, role: Literal["agent", "computer"], office: str, name: str) -> AsyncIterator[BareMember]:
     """A member for as long as the block runs; afterwards its socket is closed.
 
     It waits while the seat is taken: the member of the test before may still be leaving, and on a busy machine its
@@ -239,7 +231,7 @@ async def member(
     Raises:
         Refused: for another reason.
     """
-    found = BareMember(role, office, name, plain=plain)
+    found = BareMember(role, office, name)
     await found.connect(url)
 
     async def joined() -> bool:

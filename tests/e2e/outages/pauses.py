@@ -1,4 +1,4 @@
-"""A Computer's host stands still for longer than a lease, and goes on."""
+"""Hosts and processes stand still for longer than a lease, or are restarted one after the other, and go on."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from tests.e2e.actors.bare import member
 from tests.e2e.actors.crowd import ENTER, LEAVE
 from tests.e2e.actors.flights import SLACK_S
 from tests.e2e.outages.cuts import the_south_noticed_nothing, unknown_from_its_leave_on
-from tests.e2e.outages.offices import NORTH, WORKER
+from tests.e2e.outages.offices import NORTH, SOUTH, WORKER
 from tests.e2e.outages.scene import LEFT_OFFICE_S, codes, flown, scene
 from tests.e2e.worlds.world import World
 
@@ -57,3 +57,18 @@ async def a_name_that_was_claimed_during_the_pause_stays_claimed(world: World, d
         # The other one has gone, and it comes back by itself.
         await eventually(lambda: there.noticed(NORTH, WORKER) == ["leave", "enter"] * 2, timeout=4 * world.lease_s + 10)
     the_south_noticed_nothing(there)
+
+
+async def all_processes_are_restarted_one_by_one(world: World, directory: Path) -> None:
+    """The Agents know of both gateways. No call is lost."""
+    urls = {NORTH: [world.url(0), world.url(1)], SOUTH: [world.url(1), world.url(0)]}
+    async with scene(world, directory, urls) as there:
+        for part in [*(gateway.part for gateway in world.gateways), *world.registries, *world.nodes]:
+            code = await part.stop()
+            assert code == 0 or part in world.nodes, f"{part.name} ended with {code}"
+            await part.start()
+    for office in urls:
+        lost = [call for call in there.calls(office) if call.error is not None]
+        assert not lost, f"{len(lost)} of {len(there.calls(office))}: {lost[:5]}"
+        assert codes(there.calls(office)) == {None}
+        assert "leave" not in there.noticed(office, WORKER)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +11,7 @@ from smcp_agent import CallResult, SmcpAgent, ToolProgress
 from smcp_agent.errors import Malformed
 from smcp_standalone.nats_server import find_command
 from smcp_standalone.settings import uvx_server
-from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
-from tests.e2e.actors.bare import member
 from tests.e2e.actors.bystanders import undisturbed
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.world import World
@@ -28,7 +25,6 @@ START_S: Final = 240.0
 """In which `uvx` and `npx` have started their servers on a machine that has a lot to do."""
 CALL_S: Final = 120
 LEGAL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-DEFAULT: Final = {"tags": ["browser"], "auto_apply": True}
 
 
 def uvx() -> str:
@@ -39,7 +35,7 @@ def uvx() -> str:
 
 
 def place(directory: Path, *, node: bool) -> Place:
-    """The Computer: servers from PyPI, those of the protocol page's scenarios, and with Node.js those from npm.
+    """The Computer: servers from PyPI, and with Node.js those from npm.
 
     Args:
         directory: what server-filesystem may see.
@@ -51,8 +47,6 @@ def place(directory: Path, *, node: bool) -> Place:
             "forbidden_tools": ["git_commit", "git_reset", "git_checkout"],
             "tool_meta": {"git_log": {"alias": "history", "tags": ["read"]}},
         },
-        "hello": configs.stdio("hello", forbidden_tools=["browser_navigate"], default_tool_meta=None),
-        "browser": configs.stdio("hello", forbidden_tools=["hello"], default_tool_meta=DEFAULT),
     }
     if node:
         servers |= {
@@ -171,58 +165,6 @@ async def listed_names_are_legal_unique_and_callable_by_a_model(world: World, *s
         arguments = json.dumps({"timezone": "UTC"})
         chosen = {"id": "c", "type": "function", "function": {"name": "get_current_time", "arguments": arguments}}
         assert "UTC" in ((await agent.run_openai_tool_calls([chosen], timeout=CALL_S))[0])["content"]
-
-
-async def a_forbidden_or_renamed_tool_is_not_callable_by_its_own_name(world: World) -> None:
-    async with undisturbed(world), _open(world) as agent:
-        await _ready(agent, "history", "git_status")
-        listed = {tool.name: tool for tool in await agent.get_tools(NAME)}
-        assert not listed.keys() & {"git_log", "git_commit", "git_reset", "git_checkout"}
-        for tool in ("git_commit", "git_reset", "git_checkout", "git__git_reset"):
-            refused = await agent.call_tool(NAME, tool, {"repo_path": str(ROOT), "message": "no"}, timeout=CALL_S)
-            assert refused.is_error
-            assert "forbidden" in refused.text
-        renamed = await agent.call_tool(NAME, "git_log", {"repo_path": str(ROOT)}, timeout=CALL_S)
-        assert renamed.is_error
-        assert "'history'" in renamed.text
-        meta: Mapping[str, Any] = listed["history"].meta or {}
-        assert json.loads(meta["a2c_tool_meta"]) == {
-            "auto_apply": None,
-            "alias": "history",
-            "tags": ["read"],
-            "ret_object_mapper": None,
-        }
-
-
-async def tool_metadata_reaches_the_agent_as_json(world: World) -> None:
-    """data-structures.txt, SMCPTool.meta: as JSON, through a client that knows nothing of ours."""
-    async with undisturbed(world), member(world.url(1), "agent", OFFICE, "caller") as caller:
-
-        async def listed() -> dict[str, Any]:
-            answer = await caller.ask("client:get_tools", {"agent": "caller", "req_id": "r", "computer": NAME})
-            tools = {tool["name"]: tool for tool in answer["tools"]}
-            return tools if {"hello", "browser_navigate"} <= tools.keys() else {}
-
-        tools = await eventually(listed, timeout=START_S)
-        assert tools["hello"] == {
-            "name": "hello",
-            "description": "Say hello to someone.",
-            "params_schema": {
-                "properties": {"name": {"default": "World", "title": "Name", "type": "string"}},
-                "title": "helloArguments",
-                "type": "object",
-            },
-            "return_schema": {
-                "properties": {"result": {"title": "Result", "type": "string"}},
-                "required": ["result"],
-                "title": "helloOutput",
-                "type": "object",
-            },
-            "meta": {},
-        }
-        assert tools["browser_navigate"]["meta"] == {
-            "a2c_tool_meta": '{"auto_apply": true, "alias": null, "tags": ["browser"], "ret_object_mapper": null}'
-        }
 
 
 def _good(result: CallResult) -> CallResult:
