@@ -128,6 +128,16 @@ async def test_one_address_has_few_unfinished_requests_and_clients_with_a_connec
         assert not lines[0][0].at_eof()
 
 
+async def test_connections_that_a_client_closes_before_its_answers_have_ended_count_no_longer(tmp_path: Path) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    async with (
+        with_keys(tmp_path / "keys.json", unauthenticated_per_address=5) as service,
+        office_client(service.office("lab-1"), "legacy", **anna) as office,  # it closes one with each call
+    ):
+        for _ in range(20):
+            assert not (await office.client.call_tool("echo", {})).is_error
+
+
 def upload(key: dict[str, str], size: int) -> bytes:
     """The headers of a request whose body has so many bytes."""
     said = key["Authorization"]

@@ -80,7 +80,7 @@ class UnauthenticatedConnections:
 
     def enter(self, gate: "Gate", *, checked: bool) -> bool:
         """Whether it may come in. `checked`: against the number of connections from its address."""
-        if gate in self._gates:
+        if gate in self._gates or gate.is_closing:  # its end may come before that of a request, and it leaves once
             return True
         address = gate.address
         if address is not None:
@@ -147,6 +147,10 @@ class Gate(asyncio.Protocol):
         """Bytes that have come since everything was answered."""
         self.deadline = 0.0
         """Loop time."""
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
