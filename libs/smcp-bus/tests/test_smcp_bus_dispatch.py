@@ -165,6 +165,17 @@ async def test_a_body_that_is_no_object_is_malformed(body: object) -> None:
     assert error_of(await ask(door_with(None), body))["code"] == 400
 
 
+@pytest.mark.parametrize("size", [0, exact_json.SMALL_BYTES])
+async def test_a_request_that_is_nested_too_deep_is_refused_and_its_field_named(size: int) -> None:
+    def asked(levels: int) -> bytes:
+        more = '{"d":' * levels + "null" + "}" * levels
+        return json.dumps({**REQUEST, "params": {"text": "x" * size}, "more": 0}).replace("0", more).encode()
+
+    assert (await ask(door_with(None), asked(exact_json.MAX_DEPTH - 1))).error is None
+    error = error_of(await ask(door_with(None), asked(exact_json.MAX_DEPTH + 1)))
+    assert (error["code"], error["details"]["field"]) == (400, "more")
+
+
 @pytest.mark.rule("answers.errors.surrogates")
 async def test_half_of_a_surrogate_pair_is_refused_and_its_field_named() -> None:
     error = error_of(await ask(door_with(None), json.dumps({**REQUEST, "params": {"text": ["a\ud800"]}}).encode()))

@@ -106,7 +106,9 @@ async def test_a_change_that_comes_while_the_one_before_fails_replaces_it() -> N
 
 
 @pytest.mark.parametrize("failure", [Unavailable("no registry"), NotConnected("no NATS")])
-async def test_a_failed_update_is_sent_again_after_the_others(failure: Exception) -> None:
+async def test_a_failed_update_is_sent_again_after_the_others(
+    failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     async with office() as here:
         here.failures["a1"] = failure
         here.say("a", "1")
@@ -114,6 +116,7 @@ async def test_a_failed_update_is_sent_again_after_the_others(failure: Exception
         await eventually(lambda: here.heard == ["b"])
         here.failures.clear()
         await eventually(lambda: here.heard == ["b", "a1"])
+    assert f"resources_updated could not be sent: {failure}" in caplog.messages
 
 
 @pytest.mark.parametrize("failure", [NotAllowed("not yours"), BodyTooLarge(2, 1)])

@@ -73,6 +73,7 @@ async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Pa
     ("content", "words"),
     [
         ("{oops", ["not JSON", "line 1, column 2"]),
+        ("[]", ["no JSON object"]),
         ('{"servers": {"git": {"type": "pipe"}}}', ["servers.git.type"]),
     ],
 )
