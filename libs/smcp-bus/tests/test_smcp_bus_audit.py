@@ -15,6 +15,7 @@ from smcp_bus.audit_sinks import MESSAGE_ID, FileSink, StreamSink
 from smcp_bus.limits import Rate
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import Unavailable
+from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
 LOG = logging.getLogger("test.audit")
@@ -350,7 +351,41 @@ async def test_records_that_are_too_long_for_one_message_are_several(nats_url: s
             written.write(Event("call", "ok", office="lab", arguments={"a": "x" * 60_000}))
         await written.close(10)
         assert (written.waiting, written.written) == (0, 20)
-        assert (await bus.jetstream().stream_info("AUDIT")).state.messages == 3
+        assert (await bus.jetstream().stream_info("AUDIT")).state.messages == 10
+
+
+async def test_a_server_with_small_messages_takes_all_records_of_a_round_of_the_loop(tmp_path: Path) -> None:
+    config = tmp_path / "small.conf"
+    config.write_text("max_payload: 16384\n")
+    server = NatsServer(tmp_path / "nats", config=config)
+    await server.start()
+    try:
+        async with open_bus(BusConfig(url=server.url)) as bus:
+            await bus.jetstream().add_stream(name="AUDIT", subjects=[subjects.AUDIT_ALL])
+            written = Trail(LOG, writer="a", open_sink=lambda made: StreamSink(bus, made))
+            for _ in range(100):
+                written.write(Event("call", "ok", office="lab"))
+            await written.close(10)
+            assert (written.waiting, written.written, written.failures) == (0, 100, 0)
+    finally:
+        await server.stop()
+
+
+async def test_records_leave_before_the_answers_of_the_same_round_of_the_loop(nats_url: str) -> None:
+    client = await nats.connect(nats_url)
+    subscription = await client.subscribe(">")
+    await client.flush()
+    try:
+        async with open_bus(BusConfig(url=nats_url)) as bus:
+            written = Trail(LOG, writer="registry-1/a", open_sink=lambda made: StreamSink(bus, made))
+            bus.client.send("other", "", b"", b"")
+            written.write(Event("join", "ok", office="lab"))
+            bus.client.send("answer", "", b"", b"")
+            came = [(await subscription.next_msg(timeout=10)).subject for _ in range(3)]
+            assert came.index("answer") > came.index(subjects.audit("lab", "join"))
+            await written.close(0)
+    finally:
+        await client.close()
 
 
 async def test_the_id_of_a_message_does_not_follow_from_what_others_can_see(nats_url: str) -> None:

@@ -31,8 +31,11 @@ from smcp_service.settings import ServiceSettings
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """JetStream stores a message with a known id once."""
-BATCH_BYTES: Final = 512 * 1024
-"""Of the records in one message; NATS takes 1 MiB, and a record with arguments and results has up to some 128 KiB."""
+BATCH_BYTES: Final = 128 * 1024
+"""Of several records in one message: as much as one with arguments and results may have. A registry reads 200 messages
+for a page. Less where nats-server takes less."""
+HEAD_BYTES: Final = 256
+"""More than the headers of a message have."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a file; then it becomes `FILE.1` and a new one is begun. About 100,000 records."""
 KEPT: Final = 3
@@ -62,7 +65,6 @@ class StreamSink:
         # Nobody else who may write into this process's inbox can guess where its answers arrive.
         root = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
         self._reply, self._cut = root, len(root)
-        self._loop = asyncio.get_running_loop()
         self._gathering: _Batch | None = None
         """The records of this round of the loop."""
         self._batches: dict[int, _Batch] = {}
@@ -77,16 +79,16 @@ class StreamSink:
     def send(self, number: int, subject: str, record: bytes) -> None:
         if (batch := self._batches.get(number)) is None:
             batch = self._gathering
-            if batch is None or batch.size + len(record) > BATCH_BYTES:
+            if batch is None or batch.size + len(record) > min(BATCH_BYTES, self._client.max_payload - HEAD_BYTES):
                 batch = self._gathering = _Batch(subject)
             elif batch.subject != subject:
                 batch.subject = AUDIT_OF_SEVERAL
             batch.numbers.append(number)
             batch.records.append(record)
-            batch.size += len(record)
+            batch.size += len(record) + 1
             self._batches[number] = batch
         if not self._leaving:
-            self._loop.call_soon(self._publish)
+            self._client.send_later(self._publish)  # the answers to what is recorded leave with this round of the loop
         self._leaving[batch] = None
 
     def _publish(self) -> None:
@@ -100,7 +102,6 @@ class StreamSink:
                 self._refused(batch, "it is too large")
             else:
                 self._client.send(batch.subject, f"{self._reply}{first}", head, body)
-        self._client.write_now()  # before the answers to what is recorded, which leave with this round of the loop
 
     def close(self) -> None:
         self._stop()

@@ -342,9 +342,10 @@ class NatsClient:
             start = f"PUB {subject} {reply} {size}\r\n".encode()
         self._socket.send(start, head, body, b"\r\n")
 
-    def write_now(self) -> None:
-        """Write what waits for the end of this round of the loop."""
-        self._socket.write_now()
+    def send_later(self, call: Callable[[], None]) -> None:
+        """Have `call` send when this round of the loop ends. What it sends is written where it would be if it was sent
+        now: before what is sent after this."""
+        self._socket.send_later(call)
 
     async def room(self, deadline: float) -> None:
         """Wait until most of what was written has gone to the kernel; NotConnected where the connection broke meanwhile

@@ -139,6 +139,8 @@ class Socket(Transport):
         self._gathered: list[bytes | memoryview] = []
         """What is written at the end of this round of the loop, to the present connection."""
         self._gathered_bytes = 0
+        self._later: list[tuple[int, Callable[[], None]]] = []
+        """Where in it, and what to call for what is written there."""
         self.server: ParseResult | None = None
         """The URL of the server that is connected to, or that is tried."""
         self.up = False
@@ -185,11 +187,25 @@ class Socket(Transport):
         self._gathered += parts
         self._gathered_bytes += sum(map(len, parts))
         if self._gathered_bytes >= _MOST_GATHERED:
-            self.write_now()
+            self._write_gathered()
         elif first:
-            self._loop.call_soon(self.write_now)
+            self._loop.call_soon(self._write_gathered)
 
-    def write_now(self) -> None:
+    def send_later(self, call: Callable[[], None]) -> None:
+        if not self._gathered and not self._later:
+            self._loop.call_soon(self._write_gathered)
+        self._later.append((len(self._gathered), call))
+
+    def _write_gathered(self) -> None:
+        if self._later:
+            later, self._later = self._later, []
+            gathered, self._gathered = self._gathered, []
+            start = 0
+            for at, call in later:
+                self._gathered += gathered[start:at]
+                call()
+                start = at
+            self._gathered += gathered[start:]
         parts, self._gathered, self._gathered_bytes = self._gathered, [], 0
         if not parts or self._line is None or self._line.transport is None:
             return
