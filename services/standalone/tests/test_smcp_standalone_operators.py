@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
+import unicodedata
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +15,8 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus.audit import STREAM
+from smcp_bus.audit import STREAM, Event, Trail
+from smcp_bus.audit_sinks import StreamSink
 from smcp_bus.operations import serve_log_level
 from smcp_bus.registry_contract import Claim
 from smcp_bus.subjects import AUDIT_ALL, AUDIT_OF_SEVERAL
@@ -151,12 +154,29 @@ async def test_records_of_several_offices_in_one_message_are_each_shown_for_its_
             assert [json.loads(line)["seq"] for line in listed.stdout.splitlines()] == seqs
 
 
+@pytest.mark.parametrize("office", ["Caf\u00e9", EVIL, "\U0001f600" * 128])
+async def test_an_office_is_found_by_its_name_whatever_it_holds(nats_url: str, office: str) -> None:
+    named = unicodedata.normalize("NFD", office)
+    command = born(SMCP, "watch", named, "--count", "1", knows=COMMANDS)
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        await bus.jetstream().add_stream(name=STREAM, subjects=[AUDIT_ALL])
+        trail = Trail(logging.getLogger("test"), writer="w", open_sink=lambda made: StreamSink(bus, made))
+        async with service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
+            await watch.logged(f"Watching the office {named!r}; ctrl-C ends it.")
+            trail.write(Event("call", "ok", office=office, tool=EVIL))
+            assert await watch.exit_code() == 0
+        await trail.close()
+        listed = await smcp("audit", "list", "--json", "--office", named, "--tool", EVIL, SMCP_NATS_URL=nats_url)
+        assert [json.loads(line)["seq"] for line in listed.stdout.splitlines()] == [1], listed.stderr
+
+
 async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str, tmp_path: Path) -> None:
     credential = tmp_path / "creds.json"
     credential.write_text('{"name": "x", "secret": "y", "inbox_prefix": "x"}')
     for arguments, environment, code, said in (
         (["room", "a\nb"], {}, 2, "OFFICE: a name holds no control characters"),
         (["watch", "x" * 10_000], {}, 2, "OFFICE: a name has 1 to 128 characters"),
+        (["audit", "list", "--office", "\x1b[31m"], {}, 2, "--office: is empty"),
         (["log-level", "loud"], {}, 2, "LEVEL: 'loud' is none of debug, info"),
         (["offices"], {"SMCP_NATS_URL": "http://x"}, 2, "SMCP_NATS_URL"),
         (["offices"], {"SMCP_NATS_CREDS": str(credential)}, 2, "field 'inbox_prefix'"),

@@ -347,6 +347,11 @@ def sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
+def in_records(field: str, text: str) -> str:
+    """How the text of an event stands in its record."""
+    return _text(text, LONGEST_NAME if field in _NAMES else LONGEST_TEXT) or ""
+
+
 def _text(value: object, longest: int) -> str | None:
     if value is None:
         return None

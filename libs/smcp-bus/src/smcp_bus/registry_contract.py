@@ -246,7 +246,7 @@ class Room(_Contract):
 class RecordsQuestion(_Contract):
     after: int = Field(default=0, ge=0)
     """The number of the last message of the page before."""
-    subject: str | None = Field(default=None, pattern=r"^smcp\.v1\.[^.\s>]+\.audit\.[^.\s>]+$", max_length=1024)
+    subject: str | None = Field(default=None, pattern=r"^smcp\.v1\.[^.\s>]+\.audit\.[^.\s>]+$", max_length=2048)
     """Those on this subject (or pattern) only; messages with records of several offices or kinds are always there."""
     since: int = Field(default=0, ge=0, le=253_402_300_799)
     """On the first page: those that were stored since then (Unix time); an older registry gives all."""

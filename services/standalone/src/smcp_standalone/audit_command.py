@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import unicodedata
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from smcp_bus.audit import Kind
+from smcp_bus.audit import Kind, in_records
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_bus.subjects import AUDIT_OF_SEVERAL
@@ -205,7 +206,10 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
     """Raises SettingsError for what no record can have: it would look as if nothing had happened."""
     chosen = {name: given[name] for name in CHOSEN_BY}
     for name, value in chosen.items():
-        if value == "":
+        if value is None:
+            continue
+        chosen[name] = in_records(name, unicodedata.normalize("NFC", value) if name == "office" else value)
+        if not chosen[name]:
             raise SettingsError(f"--{name.replace('_', '-')}: is empty")
     kind = chosen["kind"]
     if kind is not None and kind not in (kinds := get_args(Kind)):

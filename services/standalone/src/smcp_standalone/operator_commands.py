@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, TypeVar, get_args
 import typer
 from pydantic import BaseModel
 
+from smcp_bus.audit import in_records
 from smcp_bus.bus import BusError, Connection, Incoming, NoResponder, RequestTimedOut, describe
 from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import NatsBus, open_bus
@@ -150,7 +151,7 @@ def offices(as_json: AsJson = False) -> None:
 
 def room(office: Office, as_json: AsJson = False) -> None:
     """List the members of an office, without being one."""
-    _check(office)
+    _checked(office)
 
     async def show(bus: NatsBus, stop: asyncio.Event) -> None:
         found = await ask(bus, "room", RoomQuestion(office=office), Room)
@@ -173,7 +174,7 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Show joins, leaves and calls of an office as they come, without being a member. Needs SMCP_AUDIT=on there."""
-    _check(office)
+    recorded = in_records("office", _checked(office))
 
     async def show(bus: NatsBus, stop: asyncio.Event) -> None:
         shown, duplicates = 0, Duplicates()
@@ -182,7 +183,7 @@ def watch(
             nonlocal shown
             for raw in incoming.body.split(b"\n"):
                 record = Line(raw, "").read()
-                if stop.is_set() or isinstance(record, str) or record.get("office", office) != office:
+                if stop.is_set() or isinstance(record, str) or record.get("office", recorded) != recorded:
                     continue
                 if duplicates.seen_before(record):
                     continue
@@ -197,7 +198,7 @@ def watch(
                 typer.echo("the connection was lost or too slow: events may be missing", err=True)
 
         unwatch = bus.watch(changed)
-        subscriptions = [await bus.listen(subject, hear) for subject in (audit(office, "*"), AUDIT_OF_SEVERAL)]
+        subscriptions = [await bus.listen(subject, hear) for subject in (audit(recorded, "*"), AUDIT_OF_SEVERAL)]
         typer.echo(f"Watching the office {office!r}; ctrl-C ends it.", err=True)
         await stop.wait()
         unwatch()
@@ -260,9 +261,9 @@ def _look(show: Callable[[NatsBus, asyncio.Event], Awaitable[None]]) -> None:
     print_command(main)
 
 
-def _check(office: str) -> None:
+def _checked(office: str) -> str:
     try:
-        check_name(office)
+        return check_name(office)
     except ValueError as error:
         raise SettingsError(f"OFFICE: {error}") from None
 
