@@ -22,6 +22,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
         "engineio._async",
         *(f"asyncio.{name}" for name in ("_init", "_put", "_get", "_queue")),  # of Queue, for its subclasses
     },
+    "smcp_mcp.offices": {"_connection"},  # of the MCP SDK's session
 }
 MOST: Final = 15
 PRIVATE: Final = re.compile(r"_[a-z]\w*")

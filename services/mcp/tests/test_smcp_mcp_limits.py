@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from smcp_auth import api_keys
 from smcp_auth.grants import UNLIMITED, Quota
-from smcp_mcp import buffered_request
+from smcp_mcp import auth, buffered_request
 from smcp_mcp.buffered_request import BodyBudget
 from smcp_proto.errors import RateLimited
 from smcp_service import http_limits
@@ -164,6 +164,8 @@ async def test_unfinished_bodies_of_one_key_share_a_budget_and_another_key_is_se
                 assert b" 429 " in await refused.get()
         assert await asked(http, service, anna) == 200
         assert refused.empty()
+        refusals = service.counted("smcp_mcp_quota_refusals_total", quota="bodies")
+        assert refusals == 12 - buffered_request.SHARE
         for each in fills:
             each.cancel()
         await asyncio.gather(*fills, return_exceptions=True)
@@ -362,12 +364,65 @@ async def test_a_tenant_at_its_quota_leaves_room_in_the_services_own_key_for_ano
 
 
 async def test_an_office_that_was_left_does_not_count_for_the_quota_of_sockets(tmp_path: Path) -> None:
-    anna = key_of(tmp_path / "keys.json", "anna", quota=Quota(sockets=2))
+    anna = key_of(tmp_path / "keys.json", "anna", quota=Quota(sockets=1))
     async with with_keys(tmp_path / "keys.json", mcp_idle_s=0.2) as service, aiohttp.ClientSession() as http:
         assert await asked(http, service, anna, "lab-1") == 200
         async with asyncio.timeout(PATIENCE_S):
             while (status := await asked(http, service, anna, "lab-2")) != 200:
                 assert status == 429
+
+
+async def end_session(http: aiohttp.ClientSession, service: Service, headers: dict[str, str]) -> int:
+    async with http.delete(service.office("lab-1"), headers=headers) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize("quota", [None, Quota(sockets=2)])
+async def test_a_key_has_few_sessions_and_another_key_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: Quota | None
+) -> None:
+    monkeypatch.setattr(auth, "DEFAULT_MAX_SESSIONS", 2)
+    keys = tmp_path / "keys.json"
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", quota=quota)
+    invalid = {**INITIALIZE, "params": {}}
+    headers = {"Accept": "application/json, text/event-stream", **evil}
+    async with with_keys(keys) as service, aiohttp.ClientSession() as http:
+        for _ in range(3):  # no session begins
+            async with http.post(service.office("lab-1"), json=INITIALIZE, headers=evil) as answer:
+                assert answer.status == 406
+        sessions = []
+        for body in (INITIALIZE, invalid):  # the MCP SDK keeps a session for both
+            async with http.post(service.office("lab-1"), json=body, headers=headers) as answer:
+                assert answer.status == 200
+                sessions.append({"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]})
+                await answer.read()
+        after, data = await refused(http, service, evil)
+        assert (after, data) == ("10", {"quota": "sockets", "limit": 2, "retry_after_s": 10})
+        assert service.counted("smcp_mcp_quota_refusals_total", quota="sockets") == 1
+        assert [await asked(http, service, anna) for _ in range(2)] == [200, 200]
+        assert await asked(http, service, evil | sessions[0]) == 200  # another `initialize` in the same session
+        assert await end_session(http, service, headers | sessions[1]) == 200
+        async with asyncio.timeout(PATIENCE_S):
+            while (status := await asked(http, service, evil)) != 200:
+                assert status == 429
+        assert (await refused(http, service, evil))[1]["quota"] == "sockets"
+
+
+async def test_the_settings_bound_what_a_key_without_a_quota_of_its_own_may_have(tmp_path: Path) -> None:
+    evil = key_of(tmp_path / "keys.json", "evil")
+    less = {"quota_sockets": 2, "quota_subscriptions": 1}
+    async with (
+        fake_gateway() as gateway,
+        mcp_service(gateway.url, auth_keys=tmp_path / "keys.json", **less) as service,
+        aiohttp.ClientSession() as http,
+        office_client(service.office("lab-1"), "legacy", **evil) as client,
+    ):
+        computers_at(gateway, "red")
+        await watch(client, "legacy", "1")
+        with pytest.raises(MCPError, match="this key has reached its quota subscriptions"):
+            await watch(client, "legacy", "2")
+        assert await asked(http, service, evil) == 200
+        assert (await refused(http, service, evil))[1]["limit"] == 2
 
 
 async def test_a_quota_that_the_service_itself_has_reached_is_503(tmp_path: Path) -> None:

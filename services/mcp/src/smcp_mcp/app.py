@@ -88,7 +88,7 @@ class McpEndpoint(BaseRoute):
         self._offices = offices
         self._peers = peers
         self._quotas = quotas
-        self._bodies = BodyBudget(settings.max_request)
+        self.bodies = BodyBudget(settings.max_request)
         self.requests: Counter[str] = Counter(dict.fromkeys(("here", "peer", "refused", "failed"), 0))
         """By who answered: this process as an MCP server, a peer, or this process with an error."""
 
@@ -153,7 +153,7 @@ class McpEndpoint(BaseRoute):
 
     async def _answer_counted(self, exchange: BufferedRequest, office: str, count_as_stream: Callable[[], None]) -> str:
         settings = self._settings
-        with self._bodies.of(self._access.subject(exchange.request)) as hold:
+        with self.bodies.of(self._access.subject(exchange.request)) as hold:
             try:
                 await exchange.read(settings.max_request, settings.max_values, hold)
             except TimeoutError:
@@ -192,7 +192,7 @@ class McpEndpoint(BaseRoute):
                         raise
                     await asyncio.sleep(backoff.next())
                     continue
-            await held.answer(exchange)
+            await held.answer(exchange, self._access.session_holder(exchange.request))
             return "here"
 
     async def _pass_on_to_holder(self, exchange: BufferedRequest, office: str) -> bool:
@@ -298,8 +298,8 @@ async def open_mcp(
         metrics.counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
         metrics.counter(
             "smcp_mcp_quota_refusals",
-            "Requests, streams and connections above a quota",
-            lambda: quotas.refused,
+            "Requests, streams, sessions and offices above a quota, and bodies above their budget",
+            lambda: quotas.refused | {"bodies": endpoint.bodies.refused},
             label="quota",
         )
         metrics.counter(

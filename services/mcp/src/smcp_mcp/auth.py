@@ -44,6 +44,8 @@ READS: Final = (
 DEFAULT_MAX_WATCHES: Final = 100
 """Resources that a key or token without a quota of its own may watch. A Computer keeps 1,000 subscriptions for one
 Agent, and all MCP clients of an office share one Agent."""
+DEFAULT_MAX_SESSIONS: Final = 250
+"""Sessions that the clients of such a key or token may have here. An office has 1,000 (`smcp_mcp.offices`)."""
 _sender: Final[ContextVar[Principal | None]] = ContextVar("sender", default=None)
 """The sender of the HTTP request that this task answers; in the task of a session, the client that opened it."""
 
@@ -72,6 +74,7 @@ class Authorization:
     def __init__(self, settings: McpSettings) -> None:
         self._authenticator = open_authenticator(settings)
         self._proxies = settings.proxies
+        self._quotas = settings.quotas
         self._public_url = settings.mcp_public_url
         self._issuer = settings.auth_issuer if settings.auth_with_tokens and settings.mcp_public_url else None
         self._open: dict[anyio.CancelScope, tuple[Principal, bool]] = {}
@@ -114,6 +117,12 @@ class Authorization:
         return RequestHolder(
             (office, None, None) if principal is None else (office, principal.identity, principal.grants.quota)
         )
+
+    def session_holder(self, request: Request) -> RequestHolder:
+        """Counts the sessions of the clients of a key or token, apart from their other connections."""
+        principal = _principal_of(request)
+        quota = self._own_quota(principal, "sockets", DEFAULT_MAX_SESSIONS)
+        return RequestHolder((None, None if principal is None else f"sessions of {principal.identity}", quota))
 
     async def while_valid(self, request: Request, answer: Awaitable[str], *, streams: bool) -> str | None:
         """The outcome of an answer; None: it was cancelled, as the request's token was revoked, or expired where the
@@ -177,12 +186,15 @@ class Authorization:
         def counter(context: Context) -> Callable[[int], None]:
             principal = _principal_of(context.request)
             identity = f"connection {uuid4()}" if principal is None else principal.identity
-            own = None if principal is None else principal.grants.quota
-            most = DEFAULT_MAX_WATCHES if own is None or own.subscriptions is None else own.subscriptions
-            holder = RequestHolder((office, identity, Quota(subscriptions=most)))
-            return quotas.subscriptions(holder, office)
+            quota = self._own_quota(principal, "subscriptions", DEFAULT_MAX_WATCHES)
+            return quotas.subscriptions(RequestHolder((office, identity, quota)), office)
 
         return counter
+
+    def _own_quota(self, principal: Principal | None, name: str, default: int) -> Quota:
+        """What the key or token says; else the default, or the setting if that is less."""
+        own = None if principal is None or principal.grants.quota is None else getattr(principal.grants.quota, name)
+        return Quota(**{name: min(default, self._quotas[name] or default) if own is None else own})
 
     async def _end_invalid(self) -> None:
         assert self._authenticator is not None

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import orjson
@@ -54,6 +54,8 @@ class BufferedRequest:
         self._events = False
         self.count_bytes: Callable[[int], object] = lambda size: None
         """Called with the size of the request's body, and of each part of the answer's."""
+        self.session = ExitStack()
+        """What ends with the session that the request begins."""
         self._whole = True
         """The last event that was sent is complete."""
         self._gone = False
@@ -68,6 +70,10 @@ class BufferedRequest:
     def has_session(self) -> bool:
         """The client has an MCP session, which only clients up to MCP 2025-11-25 have."""
         return "mcp-session-id" in self.request.headers and self._version in HANDSHAKE_PROTOCOL_VERSIONS
+
+    @property
+    def may_begin_session(self) -> bool:
+        return "mcp-session-id" not in self.request.headers and self._version in HANDSHAKE_PROTOCOL_VERSIONS
 
     def check_first_request(self) -> None:
         """Raises MCPError: no client begins with this request. An office is not joined for it, as nobody would use
@@ -195,6 +201,7 @@ class BodyBudget:
     def __init__(self, largest: int) -> None:
         self._share = SHARE * largest
         self._held: Counter[str] = Counter()
+        self.refused = 0
 
     @contextmanager
     def of(self, subject: str) -> Iterator[Callable[[int], None]]:
@@ -208,6 +215,7 @@ class BodyBudget:
                 (self._held.total(), SHARES * self._share, "all"),
             ):
                 if held + size > limit:
+                    self.refused += 1
                     raise RateLimited(
                         f"{whose} unanswered requests would have more than {limit} bytes: send fewer at a time",
                         details={"limit": limit, "retry_after_s": 1},

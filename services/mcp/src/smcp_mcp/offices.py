@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple
 
 import anyio
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.requests import Request
 
@@ -63,6 +64,16 @@ def _when_gone(context: Context, then: Callable[[], None]) -> AbstractContextMan
     return nullcontext() if context.request is None else BufferedRequest.of(context.request).when_gone(then)
 
 
+async def _keep_counted(context: Context, call_next: CallNext) -> HandlerResult:
+    """Have the session that this request begins counted until it ends, and not only until the request is answered."""
+    exchange = BufferedRequest.of(context.request)
+    if context.method == "initialize" and exchange.may_begin_session:
+        counted = exchange.session.pop_all()
+        # the MCP SDK (below 2.4) means this stack for middleware, and has no public name for the connection yet
+        context.session._connection.exit_stack.callback(counted.close)  # noqa: SLF001
+    return await call_next(context)
+
+
 class SeatTaken(Exception):
     """An Agent has the office's seat. `by_replica`: it has our name, so it is a replica, alive or just dead."""
 
@@ -74,20 +85,25 @@ class SeatTaken(Exception):
 class HeldOffice:
     """An office whose seat this process holds, until `ended` is set."""
 
-    def __init__(self, manager: StreamableHTTPSessionManager, idle_s: float) -> None:
+    def __init__(self, manager: StreamableHTTPSessionManager, quotas: Quotas, idle_s: float) -> None:
         self.ended = asyncio.Event()
         self._manager = manager
+        self._quotas = quotas
         self._idle_s = idle_s
         self._requests: dict[anyio.CancelScope, BufferedRequest] = {}
         self._unused = asyncio.get_running_loop().call_later(idle_s, self.ended.set)
         self._one_less = asyncio.Event()
 
-    async def answer(self, exchange: BufferedRequest) -> None:
+    async def answer(self, exchange: BufferedRequest, sessions: RequestHolder) -> None:
+        """`sessions` counts those of the client's key or token. Raises RateLimited: it would have one too many."""
         self._unused.cancel()
         scope = anyio.CancelScope()
         self._requests[scope] = exchange
         try:
-            with scope:
+            with exchange.session as counted, scope:
+                if exchange.may_begin_session:
+                    self._quotas.connected(sessions)
+                    counted.callback(self._quotas.disconnected, sessions)
                 await self._manager.handle_request(exchange.request.scope, exchange.receive, exchange.send)
         finally:
             del self._requests[scope]
@@ -211,6 +227,7 @@ class Offices:
             name="smcp-mcp",
         )
         self._access.guard(office.server, self._quotas, agent.office)
+        office.server.middleware.append(_keep_counted)
         manager = StreamableHTTPSessionManager(
             office.server,
             session_idle_timeout=settings.mcp_idle_s,
@@ -218,7 +235,7 @@ class Offices:
             max_sessions=MAX_SESSIONS,
         )
         async with office.following(), manager.run():
-            held = HeldOffice(manager, settings.mcp_idle_s)
+            held = HeldOffice(manager, self._quotas, settings.mcp_idle_s)
 
             def hear(event: Event) -> None:
                 if isinstance(event, RejoinRefused):  # another process has the seat now
