@@ -189,6 +189,44 @@ async def test_a_body_of_a_million_lists_is_refused_for_less_than_it_costs_to_re
             assert (answer.status, (await answer.json())["error"]["data"]) == (413, {"limit": 4 * MIB})
 
 
+async def test_malformed_requests_over_http_write_nothing_to_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key_of(tmp_path / "keys.json", "anna")
+    upgrade = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n"
+    async with with_keys(tmp_path / "keys.json") as service:
+        caplog.clear()
+        for text, status in ((b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"400"), (upgrade, b"200")):
+            async with line(service) as (reader, writer):
+                writer.write(text)
+                assert (await ended(reader)).startswith(b"HTTP/1.1 %b " % status)
+        assert not caplog.records
+
+
+@pytest.mark.parametrize("size", [60_000, 600_000])
+async def test_a_body_in_thousands_of_small_chunks_costs_little_and_one_in_a_few_is_read(
+    tmp_path: Path, size: int
+) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    head = upload(anna if size > http_limits.CONNECTION_BYTES else {"Authorization": "none"}, 0)
+    chunks = b"1\r\n \r\n" * (size // 6)
+    async with with_keys(tmp_path / "keys.json") as service, aiohttp.ClientSession() as http:
+        async with line(service) as (reader, writer):
+            began = time.thread_time()
+            writer.write(head.replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + chunks)
+            await ended(reader)
+            assert time.thread_time() - began < 0.1
+        body = orjson.dumps(INITIALIZE)
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield body[:20]
+            yield body[20:]
+
+        headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **anna}
+        async with http.post(service.office("lab-1"), data=parts(), headers=headers) as answer:
+            assert answer.status == 200
+
+
 async def test_a_body_over_http_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffered_request, "BODY_S", 0.3)
     anna = key_of(tmp_path / "keys.json", "anna")
@@ -388,7 +426,7 @@ async def test_a_key_has_few_sessions_and_another_key_is_served(
     headers = {"Accept": "application/json, text/event-stream", **evil}
     async with with_keys(keys) as service, aiohttp.ClientSession() as http:
         for _ in range(3):  # no session begins
-            async with http.post(service.office("lab-1"), json=INITIALIZE, headers=evil) as answer:
+            async with http.post(service.office("lab-1"), json=INITIALIZE, headers={**evil, "Accept": "x/y"}) as answer:
                 assert answer.status == 406
         sessions = []
         for body in (INITIALIZE, invalid):  # the MCP SDK keeps a session for both
@@ -411,15 +449,15 @@ async def test_a_key_has_few_sessions_and_another_key_is_served(
 async def test_the_settings_bound_what_a_key_without_a_quota_of_its_own_may_have(tmp_path: Path) -> None:
     evil = key_of(tmp_path / "keys.json", "evil")
     less = {"quota_sockets": 2, "quota_subscriptions": 1}
-    async with (
-        fake_gateway() as gateway,
-        mcp_service(gateway.url, auth_keys=tmp_path / "keys.json", **less) as service,
-        aiohttp.ClientSession() as http,
-        office_client(service.office("lab-1"), "legacy", **evil) as client,
-    ):
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(fake_gateway())
         computers_at(gateway, "red")
+        keys = tmp_path / "keys.json"
+        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=keys, **less))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        client = await stack.enter_async_context(office_client(service.office("lab-1"), "legacy", **evil))
         await watch(client, "legacy", "1")
-        with pytest.raises(MCPError, match="this key has reached its quota subscriptions"):
+        with pytest.raises(MCPError, match="has reached its quota subscriptions"):
             await watch(client, "legacy", "2")
         assert await asked(http, service, evil) == 200
         assert (await refused(http, service, evil))[1]["limit"] == 2

@@ -57,6 +57,12 @@ CHECK_S: Final = 30.0
 NOT_HELD: Final = "this replica does not hold the seat of the office"
 _PATH: Final = "/mcp/"
 _CONNECTION: Final = "smcp_mcp.connection"
+_CHUNKED: Final = b"transfer-encoding"
+SLICE: Final = 4096
+"""Bytes that are looked at together."""
+LINES: Final = 64
+"""Line ends in a slice of a body that comes in chunks (32 of 120 bytes): above it the client is cut off. Proxies make
+chunks of a kilobyte or more, and JSON has no such line ends but where somebody wrote it with an editor of Windows."""
 
 _log = get_logger(__name__)
 
@@ -245,13 +251,25 @@ async def _index(request: Request) -> JSONResponse:
     return JSONResponse({"serves": ["/mcp/{office}"]})
 
 
+class _Protocol(H11Protocol):
+    """uvicorn's, without bodies in thousands of small chunks: each costs h11 as much as a large one, in one go."""
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), SLICE):
+            part = data[start : start + SLICE]
+            if part.count(b"\r\n") > LINES and _CHUNKED in dict(self.headers or ()):
+                self.transport.abort()
+                return
+            super().data_received(part)
+
+
 class _Connection:
     """One connection of uvicorn; the scope of its requests has it under `state`. uvicorn has no deadline for headers
     and no limit per address: a `Gate` of `smcp_service` before its protocol has both."""
 
     def __init__(self, unauthenticated: UnauthenticatedConnections, given: Mapping[str, Any]) -> None:
         state = {**given["app_state"], _CONNECTION: self}
-        self.gate = Gate(lambda: H11Protocol(**{**given, "app_state": state}), unauthenticated)
+        self.gate = Gate(lambda: _Protocol(**{**given, "app_state": state}), unauthenticated)
         self.requests = 0
         """Those that are not answered, or whose answer has just gone out."""
 
@@ -333,7 +351,7 @@ async def open_mcp(
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level=logging.WARNING,
+                log_level=logging.ERROR,  # anybody can provoke warnings: of malformed requests, and upgrades
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,

@@ -64,14 +64,15 @@ def _when_gone(context: Context, then: Callable[[], None]) -> AbstractContextMan
     return nullcontext() if context.request is None else BufferedRequest.of(context.request).when_gone(then)
 
 
-async def _keep_counted(context: Context, call_next: CallNext) -> HandlerResult:
+async def _keep_counted(ctx: Context, call_next: CallNext) -> HandlerResult:
     """Have the session that this request begins counted until it ends, and not only until the request is answered."""
-    exchange = BufferedRequest.of(context.request)
-    if context.method == "initialize" and exchange.may_begin_session:
-        counted = exchange.session.pop_all()
-        # the MCP SDK (below 2.4) means this stack for middleware, and has no public name for the connection yet
-        context.session._connection.exit_stack.callback(counted.close)  # noqa: SLF001
-    return await call_next(context)
+    if ctx.method == "initialize" and ctx.request is not None:
+        exchange = BufferedRequest.of(ctx.request)
+        if exchange.may_begin_session:
+            counted = exchange.session.pop_all()
+            # the MCP SDK (below 2.4) means this stack for middleware, and has no public name for the connection yet
+            ctx.session._connection.exit_stack.callback(counted.close)  # noqa: SLF001
+    return await call_next(ctx)
 
 
 class SeatTaken(Exception):
