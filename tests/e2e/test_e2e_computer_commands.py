@@ -226,6 +226,7 @@ async def test_status_says_what_a_computer_that_stops_waits_for_and_nothing_new_
             return (await here.says("status"))["stopping"] is not None
 
         await eventually(stops, timeout=PATIENCE_S)
+        assert (await here.says("status"))["problems"] == {"office": "left", "process": "stopping"}
         assert (await here.run("status"))[1].startswith("pc in lab: stopping, waiting for 1 call (up to 60 s), ")
         code, _, err = await here.run("servers", "restart", "box")
         assert (code, "the Computer is stopping" in err) == (1, True)

@@ -112,6 +112,7 @@ class Membership:
 
         For a restart, nothing is released: new requests wait for the next process from now on (`moved`).
         """
+        self._problem = "left"
         self._ownership.moving = self._restart
         self._ownership.close("leaving the office")
         if not self._restart:
