@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.control import LOCAL, open_control
-from smcp_computer.control_commands import find, print_result, print_table, running
+from smcp_computer.control_commands import RunningComputer, find, print_result, print_table, running
 from smcp_computer.main import app
 from smcp_computer.settings import SOCKET, ComputerSettings, state_path
 from smcp_service.lifecycle import Failure
@@ -266,6 +266,16 @@ async def test_commands_find_the_only_computer_or_ask_which_one_is_meant(nats_ur
         assert "--name other" in why_not(await command("status"))
         assert json.loads((await command("status", "--name", "other", "--json")).stdout)["name"] == "other"
         assert "--name none" in why_not(await command("status", "--name", "none"))
+
+
+async def test_one_that_starts_says_so_and_is_not_found_yet(nats_url: str) -> None:
+    async with open_control(settings()) as control:
+        assert "or it has not started yet" in why_not(await command("status"))
+        with pytest.raises(Failure, match="the Computer is starting"):
+            await asyncio.to_thread(RunningComputer(state_path(settings()), OFFICE, NAME).ask, "GET", "status")
+        async with world(nats_url) as here:
+            control.computer = here.computer
+            assert json.loads((await command("status", "--json")).stdout)["name"] == NAME
 
 
 async def test_a_path_that_is_too_long_for_a_socket_costs_the_commands_alone(

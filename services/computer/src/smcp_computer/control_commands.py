@@ -76,7 +76,7 @@ def find(office: str | None, name: str | None) -> RunningComputer:
     if not fitting:
         there = f" with {asked}" if asked else ""
         raise Failure(
-            f"no Computer of this user runs here{there}: `smcp-computer run` starts one; "
+            f"no Computer of this user runs here{there}, or it has not started yet: `smcp-computer run` starts one; "
             "SMCP_STATE_DIR says where its socket is, if it was started with it"
         )
     choices = "\n".join(f"  --office {each.office} --name {each.name}" for each in fitting)
