@@ -1,4 +1,4 @@
-"""Requests to servers behind Streamable HTTP: their headers, the proxy of the environment, compressed answers."""
+"""Requests to servers behind Streamable HTTP: their headers, the proxy of the environment, the forms of answers."""
 
 import asyncio
 import gzip
@@ -25,11 +25,12 @@ RESULTS: dict[str, Any] = {
 
 
 class Server(asyncio.Protocol):
-    """Answers in JSON; `compressed` with gzip."""
+    """Answers in JSON (`plain`), compressed (`gzip`), or by a stream of events that ends with the answer (`events`), or
+    goes on after it (`endless`)."""
 
-    def __init__(self, asked: dict[str, str], compressed: bool) -> None:
+    def __init__(self, asked: dict[str, str], form: str) -> None:
         self._asked = asked
-        self._compressed = compressed
+        self._form = form
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -44,20 +45,25 @@ class Server(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
             return
         answer = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": RESULTS[method]}).encode()
-        answer = gzip.compress(answer) if self._compressed else answer
-        encoding = "content-encoding: gzip\r\n" if self._compressed else ""
+        kind = "application/json"
+        if self._form == "gzip":
+            answer, kind = gzip.compress(answer), f"{kind}\r\ncontent-encoding: gzip"
+        elif self._form != "plain":
+            note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'
+            begun = b"event: message\r\ndata: " + note + b"\r\n\r\n" if method == "tools/list" else b": ping\n\n"
+            answer, kind = begun + b"data:" + answer + b"\r\n\r\n: end\n\n", "text/event-stream"
+        size = len(answer) + (1000 if self._form == "endless" else 0)
         self._transport.write(
-            f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: 7\r\n{encoding}"
-            f"content-length: {len(answer)}\r\n\r\n".encode()
+            f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nmcp-session-id: 7\r\ncontent-length: {size}\r\n\r\n".encode()
             + answer
         )
 
 
 @asynccontextmanager
-async def serving(*, compressed: bool = False) -> AsyncIterator[tuple[str, dict[str, str]]]:
+async def serving(form: str) -> AsyncIterator[tuple[str, dict[str, str]]]:
     """The server's host and port, and the head of the last request of each method."""
     asked: dict[str, str] = {}
-    listener = await asyncio.get_running_loop().create_server(lambda: Server(asked, compressed), "127.0.0.1", 0)
+    listener = await asyncio.get_running_loop().create_server(lambda: Server(asked, form), "127.0.0.1", 0)
     yield f"127.0.0.1:{listener.sockets[0].getsockname()[1]}", asked
     listener.close()
 
@@ -71,9 +77,9 @@ async def connected(url: str) -> AsyncIterator[Connection]:
         yield connection
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-async def test_a_call_has_the_headers_of_its_session_once(compressed: bool) -> None:
-    async with serving(compressed=compressed) as (host, asked), connected(f"http://me:secret@{host}/mcp") as connection:
+@pytest.mark.parametrize("form", ["plain", "gzip", "events", "endless"])
+async def test_a_call_has_the_headers_of_its_session_once_and_its_answer_is_read_in_each_form(form: str) -> None:
+    async with serving(form) as (host, asked), connected(f"http://me:secret@{host}/mcp") as connection:
         for _ in range(3):
             assert await connection.call("t", {}, timeout=30) == RESULTS["tools/call"]
         first, *headers = asked["tools/call"].splitlines()
@@ -89,7 +95,7 @@ async def test_a_call_has_the_headers_of_its_session_once(compressed: bool) -> N
 
 
 async def test_a_server_is_called_through_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving() as (proxy, asked):
+    async with serving("plain") as (proxy, asked):
         monkeypatch.setenv("HTTP_PROXY", f"http://{proxy}")
         async with connected("http://mcp.invalid/mcp") as connection:
             assert await connection.call("t", {}, timeout=30) == RESULTS["tools/call"]

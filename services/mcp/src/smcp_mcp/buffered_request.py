@@ -113,7 +113,8 @@ class BufferedRequest:
         if self.request.method == "POST":
             check_message(message)
         self.streams = self.request.method == "GET" or self.method == _LISTEN
-        await asyncio.sleep(0)  # the MCP SDK parses the body again: let other tasks run first
+        if len(self.body) > exact_json.SMALL_BYTES:  # the MCP SDK parses it again: let other tasks run first
+            await asyncio.sleep(0)
 
     async def receive(self) -> Message:
         """ASGI's `receive`, which begins with the body that was read."""

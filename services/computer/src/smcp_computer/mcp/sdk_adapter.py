@@ -85,6 +85,10 @@ class Watch:
         read, self._write = streams
         return _WatchedRead(read, self), _WatchedWrite(self._write, self)
 
+    def awaits(self, id_: int) -> bool:
+        """Whether the request `id_` still waits for its answer."""
+        return id_ in self._answers and not self._answers[id_].done()
+
     @contextmanager
     def answer(self, id_: int) -> Iterator[asyncio.Future[Answer]]:
         """The answer to the request `id_`, which does not reach the SDK's session."""
@@ -148,7 +152,12 @@ class Watch:
             await self._send(message, headers)
         else:
             posting = asyncio.create_task(self._posted(self.post, message, headers))
-            answer.add_done_callback(lambda _: posting.cancel())  # it is there, or nobody waits for it
+
+            def stop(answer: asyncio.Future[Answer]) -> None:
+                if answer.cancelled() or answer.exception() is not None:
+                    posting.cancel()
+
+            answer.add_done_callback(stop)
 
     async def _posted(self, post: Post, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         try:

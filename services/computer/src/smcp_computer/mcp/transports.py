@@ -1,5 +1,6 @@
 """From a server's configuration to a transport of the SDK, bounded in time and bytes."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from itertools import count
@@ -37,6 +38,8 @@ FORGOTTEN: Final = "does not know its session any more"
 KEPT_S: Final = 5.0
 """How long an unused connection is kept, as httpx2 itself does; uvicorn closes it then."""
 HEADER_BYTES: Final = 64 * 1024
+DRAIN_S: Final = 0.1
+"""How long the end of a stream may take to follow the result: it is on its way with it, or the server keeps it open."""
 _SESSION: Final = "mcp-session-id"
 _SENT: Final = "smcp-sent"
 """A header that stays here: the request has been sent, and its outcome stands in `_AiohttpTransport` under this number.
@@ -116,8 +119,8 @@ async def _streamable(
 class _AiohttpTransport(httpx2.AsyncBaseTransport):
     """Sends the requests of the SDK over aiohttp, whose parser is in C. It goes through no proxy.
 
-    `post` sends a request past the SDK, with the headers of the SDK's last one. A result in plain JSON goes straight to
-    its call: through the SDK's tasks and httpx2 it would cost as much as the rest of the call (bench/README). With
+    `post` sends a request past the SDK, with the headers of the SDK's last one. Its result and its progress go straight
+    to the call: through the SDK's tasks and httpx2 they would cost as much as the rest of the call (bench/README). With
     whatever else comes the SDK goes on, as if it had sent the request.
     """
 
@@ -147,7 +150,7 @@ class _AiohttpTransport(httpx2.AsyncBaseTransport):
         try:
             with _errors_of_httpx2():
                 response = await self._request("POST", self._url, given, exact_json.written(message), self._timeout)
-                if await self._taken(response, begun):
+                if await self._taken(message["id"], response, begun):
                     return None
             outcome = _response(response, begun)
         except httpx2.TransportError as error:
@@ -181,23 +184,55 @@ class _AiohttpTransport(httpx2.AsyncBaseTransport):
             method, url, headers=headers, data=body or None, allow_redirects=False, timeout=timeout
         )
 
-    async def _taken(self, response: aiohttp.ClientResponse, begun: list[bytes]) -> bool:
-        """Whether the response was a result, and its call has it. What was read is added to `begun`."""
-        is_plain = response.content_type == "application/json" and "content-encoding" not in response.headers
-        if response.status != 200 or not is_plain:
+    async def _taken(self, id_: int, response: aiohttp.ClientResponse, begun: list[bytes]) -> bool:
+        """Whether the result has come, and its call has it. `begun` gets what was read and is for the SDK."""
+        are_events = response.content_type == "text/event-stream"
+        is_plain = are_events or response.content_type == "application/json"
+        if response.status != 200 or not is_plain or "content-encoding" in response.headers:
             return False
-        size = 0
-        async for part in response.content.iter_any():
-            begun.append(part)
-            size += len(part)
-            if size > self._limit:
-                return False
-        body = b"".join(begun)
+        self._watch.refused = ""
         with suppress(TooLarge):
-            await exact_json.check_cost(body, self._watch.max_values, "the answer")
-            self._watch.refused = ""
-            return self._watch.answered(body)
+            async for part in response.content.iter_any():
+                near = begun[-1][-3:] + part if begun else part
+                begun.append(part)
+                if sum(map(len, begun)) > self._limit:
+                    return False
+                if are_events and (b"\n\n" in near or b"\r\n\r\n" in near):
+                    if not await self._took_events(begun):
+                        return False
+                    if not self._watch.awaits(id_):
+                        await _drain(response)
+                        return True
+            return not are_events and await self._took(b"".join(begun))
         return False
+
+    async def _took_events(self, begun: list[bytes]) -> bool:
+        """Whether all whole events were results and progress that somebody awaits. `begun` keeps the rest."""
+        *events, rest = b"".join(begun).replace(b"\r\n", b"\n").split(b"\n\n")
+        while events:
+            lines = events[0].split(b"\n")
+            is_message = all(line == b"event: message" or line.startswith((b"data:", b":")) for line in lines)
+            data = b"\n".join(line.removeprefix(b"data:") for line in lines if line.startswith(b"data:"))
+            begun[:] = [b"\n\n".join([*events, rest])]
+            if not is_message or (data and not await self._took(data)):
+                return False
+            del events[0]
+        begun[:] = [rest]
+        return True
+
+    async def _took(self, text: bytes) -> bool:
+        """Raises TooLarge."""
+        await exact_json.check_cost(text, self._watch.max_values, "the answer")
+        return self._watch.answered(text)
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Read to the end of a stream, which follows the result: only then the connection can be used again."""
+    with suppress(aiohttp.ClientError, OSError):  # a TimeoutError is one
+        async with asyncio.timeout(DRAIN_S):
+            async for _ in response.content.iter_any():
+                pass
+    response.close()
 
 
 def _response(response: aiohttp.ClientResponse, begun: Sequence[bytes] = ()) -> httpx2.Response:
