@@ -146,6 +146,22 @@ async def test_records_come_in_pages_as_they_were_written(nats_url: str) -> None
         assert not await js.consumers_info(STREAM)
 
 
+async def test_a_page_of_large_records_is_one_message_since_an_operator_may_not_fetch_parts(nats_url: str) -> None:
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        js = bus.jetstream()
+        await js.add_stream(name=STREAM, subjects=[subjects.AUDIT_ALL])
+        sizes = [8_000] * 100 + [300_000] * 3
+        for size in sizes:
+            await js.publish(subjects.audit("lab", "call"), bytes(size))
+        read: list[int] = []
+        while len(read) < len(sizes):
+            after = RecordsQuestion(after=len(read)).model_dump_json().encode()
+            body = (await bus.request(subjects.operators("me", "records"), after, timeout=30)).body
+            read += [len(each.raw) for each in Records.model_validate_json(body).records]
+        assert read == sizes
+        assert bus.transfers.counts["in"] == 0
+
+
 @pytest.mark.parametrize(("question", "code"), [({}, "404"), ({"subject": "$KV.>"}, "400"), ({"after": -1}, "400")])
 async def test_records_that_cannot_be_read_are_an_error(nats_url: str, question: dict[str, Any], code: str) -> None:
     async with registries(nats_url, count=1), asking(nats_url) as bus:
