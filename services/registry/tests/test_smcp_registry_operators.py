@@ -39,8 +39,8 @@ async def asked(url: str, verb: str, question: BaseModel, answer: type[Model]) -
     return answer.model_validate_json(reply.body)
 
 
-async def room(url: str, office: str) -> Room:
-    return await asked(url, "room", RoomQuestion(office=office), Room)
+async def room(url: str, office: str, **question: Any) -> Room:
+    return await asked(url, "room", RoomQuestion(office=office, **question), Room)
 
 
 async def offices(url: str, **question: Any) -> Offices:
@@ -83,6 +83,18 @@ async def test_offices_come_in_pages_by_name(nats_url: str) -> None:
         assert ([each.office for each in first.offices], first.more) == (["a", "b"], True)
         rest = await offices(nats_url, after="b", limit=2)
         assert ([each.office for each in rest.offices], rest.more) == (["c"], False)
+
+
+async def test_members_come_in_pages_the_agent_first(nats_url: str) -> None:
+    async with registries(nats_url, count=1) as [registry], member_process(nats_url) as member:
+        await member.join("lab", "agent", "z")
+        for name in ("c", "a"):
+            await member.join("lab", "computer", name, member.claim(name))
+        await eventually(lambda: len(list(registry.view.members("lab"))) == 3)
+        first = await room(nats_url, "lab", limit=2)
+        assert ([each.name for each in first.members], first.more) == (["z", "a"], True)
+        rest = await room(nats_url, "lab", after=("computer", "a"), limit=2)
+        assert ([each.name for each in rest.members], rest.more) == (["c"], False)
 
 
 @pytest.mark.parametrize("office", ["", "a\nb", "x" * 10_000, 5])

@@ -21,7 +21,7 @@ from smcp_bus.operations import serve_log_level
 from smcp_bus.registry_contract import Claim
 from smcp_bus.subjects import AUDIT_ALL, AUDIT_OF_SEVERAL
 from smcp_service.logging import Level
-from smcp_standalone.operator_commands import advertise_run
+from smcp_standalone.operator_commands import PAGE, advertise_run
 from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.member_process import MemberProcess, member_process
 from smcp_testing.registry_world import asking, registries
@@ -85,6 +85,15 @@ async def test_offices_and_members_are_shown_in_printable_text_and_as_json(nats_
         nobody = await smcp("room", "attic", SMCP_NATS_URL=nats_url)
         assert (nobody.returncode, nobody.stdout) == (0, "")
         assert "no members" in nobody.stderr
+
+
+async def test_all_members_of_a_large_office_are_shown(nats_url: str) -> None:
+    async with registries(nats_url, count=1) as [registry], member_process(nats_url) as member:
+        for number in range(PAGE + 1):
+            await member.join("lab", "computer", f"pc{number}", member.claim(f"s{number}"))
+        await eventually(lambda: len(list(registry.view.members("lab"))) == PAGE + 1)
+        shown = json.loads((await smcp("room", "lab", "--json", SMCP_NATS_URL=nats_url)).stdout)
+        assert len({each["name"] for each in shown["members"]}) == len(shown["members"]) == PAGE + 1
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -226,6 +226,10 @@ class Offices(_Contract):
 
 class RoomQuestion(_Contract):
     office: Name
+    after: tuple[Role, str] | None = None
+    """Role and name of the last member of the page before."""
+    limit: int | None = Field(default=None, ge=1, le=500)
+    """None: all; an operator can read no answer that is larger than one message."""
 
 
 class RoomMember(_Contract):
@@ -241,6 +245,8 @@ class RoomMember(_Contract):
 class Room(_Contract):
     office: str
     members: list[RoomMember]
+    more: bool = False
+    """There are others behind the last one."""
 
 
 class RecordsQuestion(_Contract):

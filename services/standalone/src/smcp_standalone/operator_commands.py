@@ -24,7 +24,7 @@ from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
 from smcp_bus.operations import LevelAnswer
-from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomQuestion
+from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomMember, RoomQuestion
 from smcp_bus.subjects import AUDIT_OF_SEVERAL, LOG_LEVEL, audit, operators
 from smcp_computer.control_commands import print_table
 from smcp_computer.settings import states_directory
@@ -50,6 +50,9 @@ CONNECT_S: Final = 5.0
 """A command says soon that nothing answers (seconds)."""
 ANSWER_S: Final = 5.0
 """How long a registry may take to answer (seconds)."""
+
+PAGE: Final = 300
+"""Offices or members in an answer: an operator can read none that is larger than one message."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -138,7 +141,9 @@ def offices(as_json: AsJson = False) -> None:
         found: list[OfficeSummary] = []
         page = Offices(offices=[], more=True)
         while page.more:
-            page = await ask(bus, "offices", OfficesQuestion(after=found[-1].office if found else ""), Offices)
+            page = await ask(
+                bus, "offices", OfficesQuestion(after=found[-1].office if found else "", limit=PAGE), Offices
+            )
             found += page.offices
         if as_json:
             typer.echo(printable_json({"offices": [each.model_dump() for each in found]}, indent=None))
@@ -154,13 +159,19 @@ def room(office: Office, as_json: AsJson = False) -> None:
     _checked(office)
 
     async def show(bus: NatsBus, stop: asyncio.Event) -> None:
-        found = await ask(bus, "room", RoomQuestion(office=office), Room)
+        found: list[RoomMember] = []
+        page = Room(office=office, members=[], more=True)
+        while page.more:
+            after = (found[-1].role, found[-1].name) if found else None
+            page = await ask(bus, "room", RoomQuestion(office=office, after=after, limit=PAGE), Room)
+            found += page.members
         if as_json:
-            typer.echo(printable_json(found.model_dump(), indent=None))
+            members = [each.model_dump() for each in found]
+            typer.echo(printable_json({"office": page.office, "members": members}, indent=None))
             return
         rows = [
             (each.role, each.name, each.since or "?", each.by, each.a2c_version or "-", "moves" if each.moving else "")
-            for each in found.members
+            for each in found
         ]
         head = ("Role", "Name", "Since", "Credential", "Version", "")
         print_table(head, rows, f"the office {office!r} has no members")

@@ -174,9 +174,13 @@ class Handlers:
         return OfficeSummary(office=office, agent=name, since=since, computers=len(members) - (agent is not None))
 
     async def show_room(self, request: RoomQuestion, call: Call) -> Room:
-        """For operators: the members of an office, Agent first. An office is there while it has members."""
+        """For operators: a page of the members of an office, Agent first. An office is there while it has members."""
         await self.callers.settled(call)
         self.callers.check_not_lost(request.office)
+        records = [entry.record for entry in self.callers.view.members(request.office) if entry.record.announced]
+        records.sort(key=_seat)
+        behind = records if request.after is None else [each for each in records if _seat(each) > request.after]
+        page = behind[: request.limit]
         members = [
             RoomMember(
                 role=record.role,
@@ -186,10 +190,9 @@ class Handlers:
                 a2c_version=record.a2c_version,
                 moving=record.moving,
             )
-            for record in (entry.record for entry in self.callers.view.members(request.office))
-            if record.announced
+            for record in page
         ]
-        return Room(office=request.office, members=sorted(members, key=lambda member: (member.role, member.name)))
+        return Room(office=request.office, members=members, more=len(behind) > len(page))
 
     async def update(self, request: BaseModel, call: Call) -> None:
         """Publish the event's notification with the request's own content, unknown fields included. A Computer that it
@@ -276,6 +279,10 @@ class Handlers:
 def _stands(stored: Entry | StoredMember, outcome: AssertOutcome = AssertOutcome.UNCHANGED) -> AssertedMember:
     tenure = None if stored.record is None else stored.record.tenure
     return AssertedMember(outcome=outcome, revision=stored.revision, tenure=tenure)
+
+
+def _seat(record: MemberRecord) -> tuple[Role, str]:
+    return record.role, record.name
 
 
 def _process(call: Call) -> tuple[str, str]:
