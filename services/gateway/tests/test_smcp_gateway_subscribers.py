@@ -8,6 +8,7 @@ import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway.computers import subscriptions
+from smcp_proto.errors import MAX_SUBSCRIPTIONS
 from smcp_testing.gateway_world import NAMESPACE, reply
 from smcp_testing.granting_computer import (
     OFFICE,
@@ -114,6 +115,7 @@ async def test_an_update_of_a_native_computer_reaches_only_the_agent_that_it_nam
 async def test_too_many_subscriptions_are_429_and_the_computer_is_not_asked(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert MAX_SUBSCRIPTIONS == 1000, "as docs/protocol-answers.md says"
     table = partial(subscriptions.Subscriptions, most=5)
     monkeypatch.setattr("smcp_gateway.computers.socketio_computer.Subscriptions", table)
     async with scene(nats_url) as (_, anna, box):
