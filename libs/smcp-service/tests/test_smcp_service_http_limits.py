@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -65,6 +66,22 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
         except ConnectionError:
             pass
     return rest
+
+
+@pytest.mark.parametrize("path", ["", "member"])
+async def test_a_body_in_thousands_of_small_chunks_ends_its_connection_before_it_is_parsed(path: str) -> None:
+    head = HEAD.format(path=path, size=0).replace("Content-Length: 0", "Transfer-Encoding: chunked").encode()
+    async with serving() as server:
+        for chunk in (b"1\r\na\r\n", b"00001;x=y\r\na\r\n", b"a\r\naaaaaaaaaa\r\n"):
+            async with line(server) as (reader, writer):
+                began = time.thread_time()
+                writer.write(head + chunk * 40_000)
+                assert b"HTTP/1.1 200 " not in await ended(reader)
+                assert time.thread_time() - began < 0.1, "0.5 s of which nobody else had any before"
+        async with line(server) as (reader, writer):
+            writer.write(head + b"1\r\na\r\n" * 250 + (b"200\r\n" + b"a" * 512 + b"\r\n") * 100 + b"0\r\n\r\n")
+            answer = await reader.readuntil(b"}")
+            assert answer.endswith(b'{"size": 51450}')
 
 
 async def status(server: Listener, path: str = "/", **request: Any) -> int:

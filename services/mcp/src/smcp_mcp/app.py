@@ -65,10 +65,6 @@ CHECK_S: Final = 30.0
 NOT_HELD: Final = "this replica does not hold the seat of the office"
 _PATH: Final = "/mcp/"
 _CONNECTION: Final = "smcp_mcp.connection"
-PART: Final = 128
-"""Bytes that a part of a body should have; a client has credit for the bytes that its parts have less."""
-MAX_CREDIT: Final = 256 * PART
-"""The parts take 4 ms. Proxies and HTTP libraries send parts of a kilobyte or more."""
 
 _log = get_logger(__name__)
 
@@ -258,24 +254,16 @@ async def _index(request: Request) -> JSONResponse:
 
 
 class _Parser(h11.Connection):
-    """h11's, without bodies in thousands of small parts: each takes as long as a large one, all of them in one go."""
-
     def __init__(self) -> None:
         super().__init__(h11.SERVER, max_incomplete_event_size=CONNECTION_BYTES)
-        self._credit = MAX_CREDIT
 
     def next_event(self) -> Any:
         try:
-            event = super().next_event()
+            return super().next_event()
         except h11.RemoteProtocolError:
             if self.our_state is h11.IDLE:
                 raise
             raise h11.LocalProtocolError("the body is malformed") from None
-        if isinstance(event, h11.Data):
-            self._credit = min(self._credit + len(event.data) - PART, MAX_CREDIT)
-            if self._credit < 0:
-                raise h11.LocalProtocolError("the parts of the body are too small")
-        return event
 
 
 class _Protocol(H11Protocol):
@@ -286,7 +274,7 @@ class _Protocol(H11Protocol):
     def handle_events(self) -> None:
         try:
             super().handle_events()
-        except h11.LocalProtocolError:  # in the middle of a request: uvicorn would answer, and the application again
+        except h11.LocalProtocolError:  # uvicorn would answer, and the application again: an error in the log
             self.transport.abort()
 
 
