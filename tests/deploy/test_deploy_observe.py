@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ CASES: Final[dict[str, tuple[dict[str, str], int, int]]] = {
     "SmcpNatsLost": ({"smcp_bus_connected": "1x10 0x10 1x20"}, 7, 12),
     "SmcpLeaseNotRenewed": ({"smcp_lease_held": "1x10 0x10 1x20"}, 7, 12),
     "SmcpRegistryBehind": ({"smcp_registry_views_synced": "1x10 0x10 1x20"}, 8, 12),
+    "SmcpRegistryBehind with announcements": ({"smcp_registry_announcements_behind": "0x10 2000x10 0x20"}, 8, 12),
     "SmcpRegistriesDiffer": (
         {
             'smcp_registry_members{instance="a", role="agent"}': "3x40",
@@ -52,16 +54,21 @@ CASES: Final[dict[str, tuple[dict[str, str], int, int]]] = {
     ),
     "SmcpMembersSwept": ({"smcp_registry_swept_members_total": "0x10 5x30"}, 6, 12),
     "SmcpAuditNotWritten": ({f"smcp_audit_failures_total{{{JOB}}}": "0x10 3x30"}, 6, 12),
+    "SmcpAuditNotWritten for good": ({f"smcp_audit_lost_total{{{JOB}}}": "0x10 3x30"}, 6, 12),
+    "SmcpAuditNotWritten yet": ({f"smcp_audit_waiting{{{JOB}}}": "0x10 200x10 0x20"}, 8, 12),
     "SmcpSpansLost": ({f'smcp_telemetry_spans_total{{{JOB}, outcome="dropped"}}': "0x10 0+9x20 180x40"}, 12, 24),
     "SmcpSeatContested": ({'smcp_registry_claims_refused_total{why="taken"}': "0+2x30 60x30"}, 12, 24),
     "SmcpCallsFail": ({CALLS % "ok": "0+100x60", CALLS % "503": "0x10 0+10x10 100x40"}, 9, 24),
     "SmcpCallsWait": ({"smcp_gateway_calls_in_flight": "5x10 5+5x20 5x30"}, 14, 20),
     "SmcpDrainStuck": ({"smcp_gateway_draining": "0x10 1x10 0x20"}, 9, 12),
     "SmcpUnauthenticated": ({"smcp_gateway_unauthenticated": "10x10 300x10 10x20"}, 8, 12),
+    "SmcpUnauthenticated and refused": ({"smcp_gateway_connections_refused_total": "0+60x30 1800x30"}, 12, 24),
     "SmcpQuotaMet": ({'smcp_gateway_quota_refusals_total{quota="calls_per_s"}': "0+30x30 900x30"}, 12, 24),
     "SmcpQuotaMet at smcp-mcp": ({'smcp_mcp_quota_refusals_total{quota="sockets"}': "0+30x30 900x30"}, 12, 24),
     "SmcpSlowReader": ({f"smcp_bus_slow_consumers_total{{{JOB}}}": "0x10 1x30"}, 6, 12),
+    "SmcpSlowReader at a socket": ({f"smcp_gateway_slow_clients_total{{{JOB}}}": "0x10 9x30"}, 6, 12),
     "SmcpBodiesWait": ({"smcp_bus_budget_waiting": "0x10 3x10 0x20"}, 8, 12),
+    "SmcpBodiesWait for a handler": ({"smcp_bus_messages_waiting": "0x10 3x10 0x20"}, 8, 12),
     "SmcpTransfersFail": ({f'smcp_bus_transfers_total{{{JOB}, way="in_failed"}}': "0x10 9x30"}, 6, 12),
     "SmcpFilesNearLimit": (
         {f"process_open_fds{{{JOB}}}": "10x10 90x10 10x20", f"process_max_fds{{{JOB}}}": "100x40"},
@@ -97,7 +104,8 @@ def promtool() -> str:
 
 
 def test_each_alert_fires_and_clears_on_recorded_series(tmp_path: Path) -> None:
-    assert {case.partition(" ")[0] for case in CASES} == ALERTS.keys()
+    expressions = {name: rule["expr"].count(" or ") + 1 for name, rule in ALERTS.items()}
+    assert Counter(case.partition(" ")[0] for case in CASES) == expressions
     tests = [
         {
             "interval": "30s",
