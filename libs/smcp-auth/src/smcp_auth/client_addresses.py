@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 _V6_NETWORK: Final = 64
@@ -33,7 +34,8 @@ def client_address(remote: str | None, forwarded: Sequence[str], trusted: Sequen
     return address
 
 
-def counted_as(address: str, trusted: Sequence[Network] = ()) -> str | None:
+@lru_cache(maxsize=128)  # for each request
+def counted_as(address: str, trusted: tuple[Network, ...] = ()) -> str | None:
     """What connections from an address count as: an IPv6 address as its network, a trusted proxy as nothing (None)."""
     parsed = _parsed(address)
     if parsed is not None and any(parsed in network for network in trusted):

@@ -6,6 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
@@ -73,6 +74,7 @@ def _bind_host(value: str) -> str:
     return value
 
 
+@lru_cache(maxsize=64)  # of the header `Host` of each request
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches that address."""
     try:
