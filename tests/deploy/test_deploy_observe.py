@@ -55,7 +55,7 @@ CASES: Final[dict[str, tuple[dict[str, str], int, int]]] = {
     "SmcpMembersSwept": ({"smcp_registry_swept_members_total": "0x10 5x30"}, 6, 12),
     "SmcpAuditNotWritten": ({f"smcp_audit_failures_total{{{JOB}}}": "0x10 3x30"}, 6, 12),
     "SmcpAuditNotWritten for good": ({f"smcp_audit_lost_total{{{JOB}}}": "0x10 3x30"}, 6, 12),
-    "SmcpAuditNotWritten yet": ({f"smcp_audit_waiting{{{JOB}}}": "0x10 200x10 0x20"}, 8, 12),
+    "SmcpAuditNotWritten yet": ({f"smcp_audit_waiting{{{JOB}}}": "0x10 200x10 0x1 200 0x20"}, 8, 12),
     "SmcpSpansLost": ({f'smcp_telemetry_spans_total{{{JOB}, outcome="dropped"}}': "0x10 0+9x20 180x40"}, 12, 24),
     "SmcpSeatContested": ({'smcp_registry_claims_refused_total{why="taken"}': "0+2x30 60x30"}, 12, 24),
     "SmcpCallsFail": ({CALLS % "ok": "0+100x60", CALLS % "503": "0x10 0+10x10 100x40"}, 9, 24),
