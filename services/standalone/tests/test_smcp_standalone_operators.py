@@ -163,6 +163,20 @@ async def test_records_of_several_offices_in_one_message_are_each_shown_for_its_
             assert [json.loads(line)["seq"] for line in listed.stdout.splitlines()] == seqs
 
 
+async def test_watch_shows_records_of_one_and_of_several_offices_in_the_order_in_which_they_came(
+    nats_url: str,
+) -> None:
+    command = born(SMCP, "watch", "lab", "--json", "--count", "40", knows=COMMANDS)
+    async with asking(nats_url) as bus, service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
+        await watch.logged("Watching the office 'lab'; ctrl-C ends it.")
+        for number in range(40):
+            record = orjson.dumps(RECORD | {"writer": "w", "seq": number, "req_id": str(number)})
+            bus.client.send("smcp.v1.attic.audit.call", "", b"", record)
+            bus.client.send("smcp.v1.lab.audit.call" if number % 3 else AUDIT_OF_SEVERAL, "", b"", record)
+        assert await watch.exit_code() == 0
+        assert [int(json.loads(line)["req_id"]) for line in watch.output] == list(range(40))
+
+
 @pytest.mark.parametrize("office", ["Caf\u00e9", EVIL, "\U0001f600" * 128])
 async def test_an_office_is_found_by_its_name_whatever_it_holds(nats_url: str, office: str) -> None:
     named = unicodedata.normalize("NFD", office)

@@ -25,7 +25,7 @@ from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
 from smcp_bus.operations import LevelAnswer
 from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomMember, RoomQuestion
-from smcp_bus.subjects import AUDIT_OF_SEVERAL, LOG_LEVEL, audit, operators
+from smcp_bus.subjects import AUDIT_ALL, AUDIT_OF_SEVERAL, LOG_LEVEL, audit, operators
 from smcp_computer.control_commands import print_table
 from smcp_computer.settings import states_directory
 from smcp_proto.errors import ErrorBody
@@ -189,9 +189,12 @@ def watch(
 
     async def show(bus: NatsBus, stop: asyncio.Event) -> None:
         shown, duplicates = 0, Duplicates()
+        own = audit(recorded, "")
 
         async def hear(incoming: Incoming) -> None:
             nonlocal shown
+            if not incoming.subject.startswith((own, AUDIT_OF_SEVERAL)):
+                return
             for raw in incoming.body.split(b"\n"):
                 record = Line(raw, "").read()
                 if stop.is_set() or isinstance(record, str) or record.get("office", recorded) != recorded:
@@ -209,12 +212,11 @@ def watch(
                 typer.echo("the connection was lost or too slow: events may be missing", err=True)
 
         unwatch = bus.watch(changed)
-        subscriptions = [await bus.listen(subject, hear) for subject in (audit(recorded, "*"), AUDIT_OF_SEVERAL)]
+        subscription = await bus.listen(AUDIT_ALL, hear)  # two would mix up the order of what comes at once
         typer.echo(f"Watching the office {office!r}; ctrl-C ends it.", err=True)
         await stop.wait()
         unwatch()
-        for subscription in subscriptions:
-            await subscription.drain()
+        await subscription.drain()
 
     _look(show)
 
