@@ -26,7 +26,7 @@ RESULTS: dict[str, Any] = {
 
 class Server(asyncio.Protocol):
     """Answers in JSON (`plain`), compressed (`gzip`), or by a stream of events that ends with the answer (`events`), or
-    goes on after it (`endless`)."""
+    goes on after it (`endless`); or calls are at another URL (`moved`)."""
 
     def __init__(self, asked: dict[str, str], form: str) -> None:
         self._asked = asked
@@ -41,6 +41,9 @@ class Server(asyncio.Protocol):
         message = json.loads(body) if body else {}
         method = message.get("method", head.split()[0].decode())
         self._asked[method] = head.decode()
+        if self._form == "moved" and method == "tools/call" and not head.startswith(b"POST /mcp/call "):
+            self._transport.write(b"HTTP/1.1 307 Moved\r\nlocation: /mcp/call\r\ncontent-length: 0\r\n\r\n")
+            return
         if "id" not in message:
             self._transport.write(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
             return
@@ -77,13 +80,13 @@ async def connected(url: str) -> AsyncIterator[Connection]:
         yield connection
 
 
-@pytest.mark.parametrize("form", ["plain", "gzip", "events", "endless"])
+@pytest.mark.parametrize("form", ["plain", "gzip", "events", "endless", "moved"])
 async def test_a_call_has_the_headers_of_its_session_once_and_its_answer_is_read_in_each_form(form: str) -> None:
     async with serving(form) as (host, asked), connected(f"http://me:secret@{host}/mcp") as connection:
         for _ in range(3):
             assert await connection.call("t", {}, timeout=30) == RESULTS["tools/call"]
         first, *headers = asked["tools/call"].splitlines()
-    assert first == "POST /mcp HTTP/1.1"
+    assert first == ("POST /mcp/call HTTP/1.1" if form == "moved" else "POST /mcp HTTP/1.1")
     names = [each.split(":")[0].lower() for each in headers]
     assert len(names) == len(set(names))
     assert set(names) >= {each.split(":")[0].lower() for each in asked["tools/list"].splitlines()[1:]}

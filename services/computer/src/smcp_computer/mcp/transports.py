@@ -80,7 +80,7 @@ async def _streamable(
     timeout = httpx2.Timeout(regular_s, read=parse_duration(parameters.sse_read_timeout).total_seconds())
 
     async def on_request(request: httpx2.Request) -> None:
-        is_notification = request.method == "POST" and b'"id":' not in request.content
+        is_notification = request.method == "POST" and b'"id":' not in await request.aread()
         if is_notification or request.method == "DELETE":
             _limit(request, regular_s)
 
@@ -160,7 +160,7 @@ class _AiohttpTransport(httpx2.AsyncBaseTransport):
         return {**headers, _SENT: number}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if (number := request.headers.get(_SENT)) is not None:
+        if (number := request.headers.pop(_SENT, None)) is not None:  # a redirect would repeat it
             outcome = self._outcomes.pop(number)
             if isinstance(outcome, Exception):
                 raise outcome
