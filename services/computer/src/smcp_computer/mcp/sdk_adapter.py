@@ -165,6 +165,9 @@ class Watch:
                 await self._send(message, rest)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             self.end()
+        except Exception:  # a defect of ours: no call waits for an answer that cannot come
+            self.end()
+            raise
 
     async def _send(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         item = types.jsonrpc_message_adapter.validate_python(message, by_name=False)
