@@ -331,7 +331,7 @@ async def test_a_computer_at_a_gateway_needs_an_address_and_a_token_only(
             if renewed:
                 await eventually(lambda: any("the token is not accepted" in line for line in lines), timeout=60)
                 token.write_text(shared_token(SECRET, sub="pc"))
-            await eventually(lambda: agent.computers() == ["pc"], timeout=40)
+            await eventually(lambda: agent.computers() == ["pc"], timeout=60)
             added = await agent.call_tool("pc", "add", {"a": 40, "b": 2})
             assert added.structured_content == {"result": 42}
             family = psutil.Process(process.pid).children(recursive=True)
