@@ -11,7 +11,7 @@ as the server sent them. No private name of the SDK is used. Three quirks of ver
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,8 +40,6 @@ Streams = tuple[Any, Any]
 """The streams of a transport: a stream of messages (or exceptions) to read, and one to write."""
 Answer = dict[str, Any] | types.ErrorData
 """The result of a request, or its error."""
-Post = Callable[[Mapping[str, Any], Mapping[str, str]], Awaitable[Mapping[str, str] | None]]
-"""From a message and its headers to the headers with which the SDK is to go on; None: the result has come."""
 
 
 _LARGE: Final = f"it failed; what it says about that has more than {MAX_ERROR} characters, and is left out"
@@ -71,8 +69,6 @@ class Watch:
         self.redactor = redactor or Redactor()
         self.stamp: dict[str, Any] = {}
         """What the SDK puts into the `_meta` of its requests: a server of MCP 2026 wants it in each."""
-        self.post: Post | None = None
-        """Sends a request over HTTP past the SDK's transport (`transports`)."""
         self._write: Any = None
         self._answers: dict[str | int, asyncio.Future[Answer]] = {}
         """Awaited past the SDK's session (`session`), by id."""
@@ -84,10 +80,6 @@ class Watch:
     def wrap(self, streams: Streams) -> Streams:
         read, self._write = streams
         return _WatchedRead(read, self), _WatchedWrite(self._write, self)
-
-    def awaits(self, id_: int) -> bool:
-        """Whether the request `id_` still waits for its answer."""
-        return id_ in self._answers and not self._answers[id_].done()
 
     @contextmanager
     def answer(self, id_: int) -> Iterator[asyncio.Future[Answer]]:
@@ -148,30 +140,9 @@ class Watch:
             raise anyio.ClosedResourceError
         if headers is None:
             await self._write.write(exact_json.written(message).decode())
-        elif self.post is None or (answer := self._answers.get(message.get("id", ""))) is None:
-            await self._send(message, headers)
         else:
-            posting = asyncio.create_task(self._posted(self.post, message, headers))
-
-            def stop(answer: asyncio.Future[Answer]) -> None:
-                if answer.cancelled() or answer.exception() is not None:
-                    posting.cancel()
-
-            answer.add_done_callback(stop)
-
-    async def _posted(self, post: Post, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-        try:
-            if (rest := await post(message, headers)) is not None:
-                await self._send(message, rest)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self.end()
-        except Exception:  # a defect of ours: no call waits for an answer that cannot come
-            self.end()
-            raise
-
-    async def _send(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-        item = types.jsonrpc_message_adapter.validate_python(message, by_name=False)
-        await self._write.send(SessionMessage(item, ClientMessageMetadata(headers=dict(headers))))
+            item = types.jsonrpc_message_adapter.validate_python(message, by_name=False)
+            await self._write.send(SessionMessage(item, ClientMessageMetadata(headers=headers)))
 
     def sent(self, message: JSONRPCMessage) -> None:
         if isinstance(message, JSONRPCRequest):

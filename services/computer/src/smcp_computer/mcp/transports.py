@@ -1,20 +1,14 @@
 """From a server's configuration to a transport of the SDK, bounded in time and bytes."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from itertools import count
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
-from urllib.request import getproxies
 
-import aiohttp
 import anyio
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from multidict import CIMultiDict
-from yarl import URL
 
 from smcp_bus import exact_json
 from smcp_computer.mcp.errors import ABOVE_LIMIT, ROOM, TOO_MANY_VALUES, ServerFailed
@@ -35,18 +29,7 @@ from smcp_proto.schemas.config import (
 NOT_DELIVERED: Final = "did not take a message"
 TOO_SLOW: Final = "did not take a message in time"
 FORGOTTEN: Final = "does not know its session any more"
-KEPT_S: Final = 5.0
-"""How long an unused connection is kept, as httpx2 itself does; uvicorn closes it then."""
-HEADER_BYTES: Final = 64 * 1024
-DRAIN_S: Final = 0.1
-"""How long the end of a stream may take to follow the result: it is on its way with it, or the server keeps it open."""
 _SESSION: Final = "mcp-session-id"
-_SENT: Final = "smcp-sent"
-"""A header that stays here: the request has been sent, and its outcome stands in `_AiohttpTransport` under this number.
-"""
-_OF_ONE_REQUEST: Final = ("content-length", "mcp-method", "mcp-name", "mcp-param-")
-_ADDED: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-"""Headers that aiohttp would add by itself."""
 
 
 @asynccontextmanager
@@ -80,7 +63,7 @@ async def _streamable(
     timeout = httpx2.Timeout(regular_s, read=parse_duration(parameters.sse_read_timeout).total_seconds())
 
     async def on_request(request: httpx2.Request) -> None:
-        is_notification = request.method == "POST" and b'"id":' not in await request.aread()
+        is_notification = request.method == "POST" and b'"id":' not in request.content
         if is_notification or request.method == "DELETE":
             _limit(request, regular_s)
 
@@ -97,15 +80,8 @@ async def _streamable(
             response.aiter_text = events  # type: ignore[method-assign]
 
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [on_request], "response": [on_response]}
-    transport = None if getproxies() else _AiohttpTransport(watch, timeout, max_message + ROOM)
-    watch.post = None if transport is None else transport.post
     async with (
-        httpx2.AsyncClient(
-            headers=_headers(parameters.headers),
-            timeout=timeout,
-            event_hooks=hooks,
-            transport=transport,
-        ) as client,
+        httpx2.AsyncClient(headers=_headers(parameters.headers), timeout=timeout, event_hooks=hooks) as client,
         streamable_http_client(
             parameters.url,
             http_client=client,
@@ -114,161 +90,6 @@ async def _streamable(
         ) as streams,
     ):
         yield streams
-
-
-class _AiohttpTransport(httpx2.AsyncBaseTransport):
-    """Sends the requests of the SDK over aiohttp, whose parser is in C. It goes through no proxy.
-
-    `post` sends a request past the SDK, with the headers of the SDK's last one. Its result and its progress go straight
-    to the call: through the SDK's tasks and httpx2 they would cost as much as the rest of the call (bench/README). With
-    whatever else comes the SDK goes on, as if it had sent the request.
-    """
-
-    def __init__(self, watch: Watch, timeout: httpx2.Timeout, limit: int) -> None:
-        self._watch = watch
-        self._timeout = aiohttp.ClientTimeout(sock_connect=timeout.connect, sock_read=timeout.read)
-        self._limit = limit
-        self._url = URL()
-        self._headers: list[tuple[str, str]] = []
-        self._outcomes: dict[str, httpx2.Response | httpx2.TransportError] = {}
-        self._numbers = count()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=httpx2.create_ssl_context(), keepalive_timeout=KEPT_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=_ADDED,
-            max_line_size=HEADER_BYTES,
-            max_field_size=HEADER_BYTES,
-        )
-
-    async def post(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, str] | None:
-        """Send a request. None: its result has come; else the headers with which the SDK is to go on."""
-        outcome: httpx2.Response | httpx2.TransportError
-        given = CIMultiDict(self._headers)
-        given.update(headers)
-        begun: list[bytes] = []
-        try:
-            with _errors_of_httpx2():
-                response = await self._request("POST", self._url, given, exact_json.written(message), self._timeout)
-                if await self._taken(message["id"], response, begun):
-                    return None
-            outcome = _response(response, begun)
-        except httpx2.TransportError as error:
-            outcome = error
-        number = str(next(self._numbers))
-        self._outcomes[number] = outcome
-        return {**headers, _SENT: number}
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if (number := request.headers.pop(_SENT, None)) is not None:  # a redirect would repeat it
-            outcome = self._outcomes.pop(number)
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
-        url, headers, limits = request.url, request.headers.multi_items(), request.extensions["timeout"]
-        target = URL(f"{url.scheme}://{url.netloc.decode()}{url.raw_path.decode()}", encoded=True)  # without a login
-        if request.method == "POST":
-            self._url = target
-            self._headers = [(name, value) for name, value in headers if not name.startswith(_OF_ONE_REQUEST)]
-        timeout = aiohttp.ClientTimeout(sock_connect=limits["connect"], sock_read=limits["read"])
-        with _errors_of_httpx2():
-            return _response(await self._request(request.method, target, headers, await request.aread(), timeout))
-
-    async def aclose(self) -> None:
-        await self._session.close()
-
-    async def _request(
-        self, method: str, url: URL, headers: Any, body: bytes, timeout: aiohttp.ClientTimeout
-    ) -> aiohttp.ClientResponse:
-        return await self._session.request(
-            method, url, headers=headers, data=body or None, allow_redirects=False, timeout=timeout
-        )
-
-    async def _taken(self, id_: int, response: aiohttp.ClientResponse, begun: list[bytes]) -> bool:
-        """Whether the result has come, and its call has it. `begun` gets what was read and is for the SDK."""
-        are_events = response.content_type == "text/event-stream"
-        is_plain = are_events or response.content_type == "application/json"
-        if response.status != 200 or not is_plain or "content-encoding" in response.headers:
-            return False
-        self._watch.refused = ""
-        with suppress(TooLarge):
-            async for part in response.content.iter_any():
-                near = begun[-1][-3:] + part if begun else part
-                begun.append(part)
-                if sum(map(len, begun)) > self._limit:
-                    return False
-                if are_events and (b"\n\n" in near or b"\r\n\r\n" in near):
-                    if not await self._took_events(begun):
-                        return False
-                    if not self._watch.awaits(id_):
-                        await _drain(response)
-                        return True
-            return not are_events and await self._took(b"".join(begun))
-        return False
-
-    async def _took_events(self, begun: list[bytes]) -> bool:
-        """Whether all whole events were results and progress that somebody awaits. `begun` keeps the rest."""
-        *events, rest = b"".join(begun).replace(b"\r\n", b"\n").split(b"\n\n")
-        while events:
-            lines = events[0].split(b"\n")
-            is_message = all(line == b"event: message" or line.startswith((b"data:", b":")) for line in lines)
-            data = b"\n".join(line.removeprefix(b"data:") for line in lines if line.startswith(b"data:"))
-            begun[:] = [b"\n\n".join([*events, rest])]
-            if not is_message or (data and not await self._took(data)):
-                return False
-            del events[0]
-        begun[:] = [rest]
-        return True
-
-    async def _took(self, text: bytes) -> bool:
-        """Raises TooLarge."""
-        await exact_json.check_cost(text, self._watch.max_values, "the answer")
-        return self._watch.answered(text)
-
-
-async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Read to the end of a stream, which follows the result: only then the connection can be used again."""
-    with suppress(aiohttp.ClientError, OSError):  # a TimeoutError is one
-        async with asyncio.timeout(DRAIN_S):
-            async for _ in response.content.iter_any():
-                pass
-    response.close()
-
-
-def _response(response: aiohttp.ClientResponse, begun: Sequence[bytes] = ()) -> httpx2.Response:
-    return httpx2.Response(response.status, headers=list(response.raw_headers), stream=_Body(response, begun))
-
-
-class _Body(httpx2.AsyncByteStream):
-    """The body of a response, of which `begun` was read before."""
-
-    def __init__(self, response: aiohttp.ClientResponse, begun: Sequence[bytes]) -> None:
-        self._response = response
-        self._begun = begun
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for part in self._begun:
-            yield part
-        with _errors_of_httpx2():
-            async for part in self._response.content.iter_any():
-                yield part
-
-    async def aclose(self) -> None:
-        self._response.close()
-
-
-@contextmanager
-def _errors_of_httpx2() -> Iterator[None]:
-    try:
-        yield
-    except aiohttp.ConnectionTimeoutError as error:
-        raise httpx2.ConnectTimeout(str(error)) from error
-    except TimeoutError as error:
-        raise httpx2.ReadTimeout(str(error)) from error
-    except aiohttp.ClientConnectorError as error:
-        raise httpx2.ConnectError(str(error)) from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise httpx2.ReadError(str(error)) from error
 
 
 @asynccontextmanager
