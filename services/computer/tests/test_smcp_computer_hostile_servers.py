@@ -8,6 +8,7 @@ import pytest
 
 from smcp_computer.mcp.errors import AnswerTooLarge
 from smcp_computer.mcp.events import State
+from smcp_computer.mcp.sdk_adapter import MAX_REQUESTS
 from smcp_computer.mcp.supervisor import RELIST_S, Limits, Supervisor
 from smcp_computer.tools import Catalogue
 from smcp_testing.computer_office import world
@@ -33,6 +34,19 @@ async def test_a_huge_answer_fails_its_call_alone() -> None:
             await call(servers["wild"], "pid")
         assert (servers["wild"].state, servers["wild"].status().pid) == (State.READY, pid)
         await answers(servers["calm"])
+
+
+async def test_a_server_that_asks_without_end_and_reads_no_answer_has_few_tasks() -> None:
+    async with running(wild=configs.hostile("--asks", "50000"), calm=configs.hostile()) as servers:
+        before, most = len(asyncio.all_tasks()), 0
+        asking = asyncio.create_task(call(servers["wild"], "pid"))
+        await eventually(lambda: len(asyncio.all_tasks()) > before + MAX_REQUESTS / 2)
+        for _ in range(100):
+            await answers(servers["calm"])
+            most = max(most, len(asyncio.all_tasks()) - before)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert most < 2 * MAX_REQUESTS, "50,000, and 4 kB each"
 
 
 async def test_a_server_that_hangs_at_its_second_call_times_out_alone() -> None:

@@ -11,6 +11,7 @@ as the server sent them. No private name of the SDK is used. Three quirks of ver
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from smcp_computer.elicitation import PendingCall
 
 _OF_PROTOCOL: Final = "io.modelcontextprotocol/"
+MAX_REQUESTS: Final = 128
+"""Requests of one server that wait for their answers, or for the server to read them: twice the elicitations that a
+Computer has open. The SDK has a task for each."""
 
 Streams = tuple[Any, Any]
 """The streams of a transport: a stream of messages (or exceptions) to read, and one to write."""
@@ -70,6 +74,9 @@ class Watch:
         self.stamp: dict[str, Any] = {}
         """What the SDK puts into the `_meta` of its requests: a server of MCP 2026 wants it in each."""
         self._write: Any = None
+        self._asked: Counter[str | int] = Counter()
+        """The server's requests that are not answered, by id."""
+        self._fewer = asyncio.Event()
         self._answers: dict[str | int, asyncio.Future[Answer]] = {}
         """Awaited past the SDK's session (`session`), by id."""
         self.followed: dict[int, ProgressThrottle] = {}
@@ -144,6 +151,18 @@ class Watch:
             item = types.jsonrpc_message_adapter.validate_python(message, by_name=False)
             await self._write.send(SessionMessage(item, ClientMessageMetadata(headers=headers)))
 
+    async def room(self) -> None:
+        """Wait until the server may ask again. What it says is not read meanwhile."""
+        while self._asked.total() >= MAX_REQUESTS and not self.ended.is_set():
+            self._fewer.clear()
+            await self._fewer.wait()
+
+    def over(self, id_: str | int | None) -> None:
+        """A request of the server was answered, or cancelled by it."""
+        if id_ in self._asked:
+            del self._asked[id_]
+        self._fewer.set()
+
     def sent(self, message: JSONRPCMessage) -> None:
         if isinstance(message, JSONRPCRequest):
             meta = (message.params or {}).get("_meta") or {}
@@ -162,8 +181,13 @@ class Watch:
             case JSONRPCNotification(method="notifications/progress", params=params):
                 self._progressed(params or {})
                 return True
+            case JSONRPCNotification(method="notifications/cancelled", params={"requestId": str() | int() as id_}):
+                self.over(id_)
+            case JSONRPCRequest(id=id_):
+                self._asked[id_] += 1
             case _:
-                return False
+                pass
+        return False
 
     def _settle(self, id_: str | int, answer: Answer) -> None:
         if not (awaited := self._answers[id_]).done():
@@ -191,6 +215,7 @@ class Watch:
         """The connection has ended: no call gets an answer any more."""
         self.why = self.why or why
         self.ended.set()
+        self._fewer.set()
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(MCPError(code=types.CONNECTION_CLOSED, message="the connection has ended"))
@@ -212,6 +237,7 @@ class _WatchedRead(_Watched, ObjectReceiveStream[SessionMessage | Exception]):
 
     async def receive(self) -> SessionMessage | Exception:
         while True:
+            await self._watch.room()
             try:
                 item: SessionMessage | Exception = await self._inner.receive()
             except (anyio.EndOfStream, anyio.ClosedResourceError):
@@ -231,3 +257,5 @@ class _WatchedWrite(_Watched, ObjectSendStream[SessionMessage]):
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._watch.end()
             raise
+        if isinstance(item.message, JSONRPCResponse | JSONRPCError):
+            self._watch.over(item.message.id)

@@ -1,12 +1,13 @@
 """An MCP server over stdio that behaves as badly as it is told. It imports next to nothing, so that it starts fast.
 
     python -I -S hostile.py [--dies WHERE] [--hangs WHERE] [--after N] [--garbage] [--huge WHERE] [--tools N]
-        [--flips] [--endless] [--progress N] [--ignores-sigterm] [--leaves] [--runs-away] [--mark TEXT]
+        [--flips] [--endless] [--progress N] [--asks N] [--ignores-sigterm] [--leaves] [--runs-away] [--mark TEXT]
 
 WHERE is `start` or a method, such as `tools/list`; with `--after N` it comes N times before that. `--garbage` writes
 lines that are no messages before each answer, `--huge` sends 100 MB instead of an answer. `--flips` changes the list of
 tools 100 times a second, in which names stand twice or are illegal. `--endless` lists one page after another, each with
-one more tool of 4 MB. With `--progress` each call that asks for it reports progress N times, and once more in words.
+one more tool of 4 MB. With `--asks` it sends its client N pings before it answers a call, and reads nothing meanwhile.
+With `--progress` each call that asks for it reports progress N times, and once more in words.
 `--leaves` starts three processes that ignore SIGTERM and keep the streams open: a child, one in
 a session of its own, and a double-forked one. They have the same command line: `--mark` finds them. `--runs-away`
 starts a detached process that forks and ends, for ever: whoever looks for it finds one that has ended. Its tools are
@@ -63,6 +64,8 @@ class Server:
                 more = {"name": f"page-{page}", "description": "x" * 4_000_000, "inputSchema": {"type": "object"}}
                 return {"tools": [*([] if page else tools), more], "nextCursor": str(page + 1)}
             case "tools/call":
+                for number in range(int(option("--asks") or 0)):
+                    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": f"asked-{number}", "method": "ping"}) + "\n")
                 self.report((message["params"].get("_meta") or {}).get("progressToken"))
                 return {"content": [{"type": "text", "text": str(os.getpid())}]}
             case "ping":
