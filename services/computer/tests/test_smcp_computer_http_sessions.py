@@ -226,3 +226,18 @@ async def test_an_unanswered_session_end_takes_timeout_at_most() -> None:
         async with supervised("streamable", url, timeout="PT0.3S"):
             pass
         assert "DELETE" in asked
+
+
+async def test_a_server_that_redirects_within_its_origin_is_used() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if not request.query:
+            return web.Response(status=307, headers={"location": "/mcp?moved=1"})
+        body = await request.json() if request.method == "POST" else {}
+        if (result := RESULTS.get(body.get("method", ""))) is None:
+            return web.Response(status=202)
+        return web.json_response({"jsonrpc": "2.0", "id": body["id"], "result": result})
+
+    async with served(answer) as url:
+        server = config("streamable", url)
+        async with connect(server, negotiation="legacy", max_message=2**20, notify=lambda event: None) as connection:
+            assert [tool.name for tool in await connection.list_tools()] == ["t"]

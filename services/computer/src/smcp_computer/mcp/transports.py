@@ -63,7 +63,7 @@ async def _streamable(
     timeout = httpx2.Timeout(regular_s, read=parse_duration(parameters.sse_read_timeout).total_seconds())
 
     async def on_request(request: httpx2.Request) -> None:
-        is_notification = request.method == "POST" and b'"id":' not in request.content
+        is_notification = request.method == "POST" and b'"id":' not in await request.aread()
         if is_notification or request.method == "DELETE":
             _limit(request, regular_s)
 
