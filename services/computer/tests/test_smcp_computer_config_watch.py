@@ -45,6 +45,7 @@ def target_changed(file: Path) -> None:
     file.resolve().write_text("new")
 
 
+@pytest.mark.rule("computer.reload.watch")
 @pytest.mark.parametrize("change", [saved_in_place, replaced, removed, link_swapped, target_changed])
 async def test_a_changed_file_is_noticed(tmp_path: Path, change: Callable[[Path], None]) -> None:
     file = tmp_path / "computer.json"

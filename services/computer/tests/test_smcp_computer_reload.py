@@ -71,6 +71,7 @@ async def test_a_server_with_windows_is_added_and_removed_and_each_kind_of_chang
         assert here.computer.fleet.supervisors["box"].starts == 1
 
 
+@pytest.mark.rule("events.flow.config.0", "events.update_config.when", "computer.reload.apply")
 async def test_a_tool_is_forbidden_without_a_restart(nats_url: str) -> None:
     box = configs.stdio()
     async with world(nats_url, box=box) as here:
