@@ -159,8 +159,8 @@ class Watch:
 
     def over(self, id_: str | int | None) -> None:
         """A request of the server was answered, or cancelled by it."""
-        if id_ in self._asked:
-            del self._asked[id_]
+        if id_ is not None:
+            self._asked -= Counter([id_])  # not all of them: a server may give one id to many
         self._fewer.set()
 
     def sent(self, message: JSONRPCMessage) -> None:
