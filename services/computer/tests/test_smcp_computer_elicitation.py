@@ -20,7 +20,7 @@ from smcp_computer.elicitation import (
     ElicitationRefused,
     OpenElicitation,
     OpenElicitations,
-    PendingCall,
+    ToolCall,
     approval,
 )
 from smcp_computer.handlers.tool_call import CallRecord
@@ -185,13 +185,11 @@ async def test_an_answer_that_mcp_does_not_know_is_refused_also_where_the_schema
 ALICE = {"to": "Alice"}
 
 
-def pending(
-    params: dict[str, Any] = ALICE, *, agent: str = "anna", subject: str = "key-1", **fields: Any
-) -> PendingCall:
+def pending(params: dict[str, Any] = ALICE, *, agent: str = "anna", subject: str = "key-1", **fields: Any) -> ToolCall:
     request = ToolCallReq(agent=agent, req_id="1", computer="box", tool_name="transfer", params=params, timeout=30)
     calls, parked = cast("Any", SimpleNamespace(at_terminal=None)), cast("Any", SimpleNamespace(settled=True))
     caller = Caller("agent", "office", agent, subject=subject)
-    return PendingCall(calls, request, parked, CallRecord("transfer", agent), caller, {})
+    return ToolCall(calls, request, parked, CallRecord("transfer", agent), caller, {})
 
 
 def form(message: str = "Sure?") -> types.ElicitRequestFormParams:
@@ -212,11 +210,11 @@ class Answering:
         return types.ElicitResult(action="accept")
 
 
-async def elicit_during(*calls: PendingCall) -> tuple[Any, int]:
+async def elicit_during(*calls: ToolCall) -> tuple[Any, int]:
     """The answer to a server that elicits while these calls run, and how many of them were asked."""
     watch = Watch("bank")
     running = [Answering(call.identity) for call in calls]
-    watch.elicitors.update({number: cast("PendingCall", each) for number, each in enumerate(running)})
+    watch.elicitors.update({number: cast("ToolCall", each) for number, each in enumerate(running)})
     return await watch.elicit(cast("Any", None), form()), sum(each.elicited for each in running)
 
 

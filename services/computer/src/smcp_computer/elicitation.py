@@ -2,7 +2,7 @@
 
 Each elicitation is open under a state, a random name that only the Agent it was sent to knows. The next request for
 the same tool with the same parameters brings the state and the answers. A state is used once, and expires.
-`PendingCall` is a call over all its requests; `handlers.tool_call` runs it.
+`ToolCall` is a call over all its requests; `handlers.tool_call` runs it.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class OpenElicitation:
     """Elicitations of this call so far, these included."""
     server_state: str | None = None
     """The `requestState` of a server of MCP 2026."""
-    waiting: "PendingCall | None" = None
+    waiting: "ToolCall | None" = None
     """The call that its MCP server does not end until it gets the answer; None: no call runs meanwhile."""
     is_approval: bool = False
     """It is this Computer's approval request."""
@@ -219,7 +219,7 @@ def _shown(request: Mapping[str, Any]) -> str:
 
 
 @dataclass(eq=False)
-class PendingCall:
+class ToolCall:
     """A tool call, from its first request to its end. While a server of MCP 2025 waits for the Agent's answer,
     the call runs without a request; the request that brings the answer takes it over.
     """

@@ -77,7 +77,7 @@ class Audit:
         written = self.trail.write(event)
         return None if written is None or event.kind != "join" else when_written(written, answer)
 
-    def changed(self, kind: Kind, record: MemberRecord, outcome: str) -> None:
+    def seat_changed(self, kind: Kind, record: MemberRecord, outcome: str) -> None:
         """The registry took a seat away: its owner is gone (`leave`, `expired`), or a move did not end (`not_back`).
 
         Or it gave the seat back to an owner that lives (`join`, `back`).

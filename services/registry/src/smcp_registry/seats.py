@@ -76,7 +76,7 @@ class Seats:
 
         stored = await self._write(key, change)
         if removed is not None and decision.action is Action.CLAIM:
-            self.audit.changed("leave", removed, "expired")
+            self.audit.seat_changed("leave", removed, "expired")
         if decision.action is Action.REFUSE:
             self.refused[decision.reason] += 1
         return decision, stored

@@ -127,7 +127,7 @@ class Sweeper:
                     return
             _log.info("the member %s did not come back from its move", key)
             if await self._bury(key, record, entry.revision):
-                self.audit.changed("leave", record, "not_back")
+                self.audit.seat_changed("leave", record, "not_back")
         except (Unavailable, nats.errors.Error) as error:
             _log.info("a move was not ended yet: %s", describe(error))
 
@@ -143,7 +143,7 @@ class Sweeper:
                 _log.info("process %s of %s is back", process[1], process[0])
             elif await self._bury(key, record, stored.revision):
                 self.swept += 1
-                self.audit.changed("leave", record, "expired")
+                self.audit.seat_changed("leave", record, "expired")
 
     async def _bury(self, key: str, record: MemberRecord, revision: int) -> bool:
         try:

@@ -16,7 +16,7 @@ from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
 from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
 from smcp_computer.confirmation import ApprovalNeeded, Confirmation, not_confirmed
-from smcp_computer.elicitation import APPROVAL, ElicitationRefused, OpenElicitations, PendingCall, approval, check
+from smcp_computer.elicitation import APPROVAL, ElicitationRefused, OpenElicitations, ToolCall, approval, check
 from smcp_computer.elicitation_terminal import InputTerminal
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
 from smcp_computer.reshaping import NotReshaped, Results, marked
@@ -126,10 +126,10 @@ class ToolCalls:
         def start(running: RunningCall) -> Stop:
             answers = request.input_state is not None or request.input_responses is not None
             answered = self.elicitations.take(request, call.caller.subject) if answers else None
-            if answered is not None and isinstance(pending := answered.waiting, PendingCall):
+            if answered is not None and isinstance(pending := answered.waiting, ToolCall):
                 pending.resume(request, running, record)
                 return pending.stop
-            pending = PendingCall(self, request, running, record, call.caller, labels, answered)
+            pending = ToolCall(self, request, running, record, call.caller, labels, answered)
             # created here, so that the task has the request's context: its span is the parent of the tool's
             task = asyncio.create_task(self._settle(pending), name="tool_call")
             self._tasks.add(task)
@@ -223,12 +223,12 @@ class ToolCalls:
         self.elicitations.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def settle(self, call: PendingCall, outcome: bytes | Exception) -> None:
+    def settle(self, call: ToolCall, outcome: bytes | Exception) -> None:
         """Answer the request to which a call belongs now."""
         self.owner.settle(call.running, outcome)
         self._remember(call.record)
 
-    async def _settle(self, call: PendingCall) -> None:
+    async def _settle(self, call: ToolCall) -> None:
         try:
             # made here: a task that is cancelled before its first step would never await it
             outcome = exact_json.written(await self._run(call))
@@ -244,7 +244,7 @@ class ToolCalls:
             if call.outcome is not None:
                 self.settle(call, call.outcome)
 
-    async def _run(self, call: PendingCall) -> dict[str, Any]:
+    async def _run(self, call: ToolCall) -> dict[str, Any]:
         request, name, limit, record = call.request, call.request.tool_name, call.running.limit, call.record
         record.ended("aborted")
         target = self.catalogue.find(name) or await self.catalogue.awaited(name, min(limit, self.start_s))
@@ -273,7 +273,7 @@ class ToolCalls:
             record.ended("timeout")
             return tool_results.timed_out(name, limit)
 
-    async def _once_confirmed(self, call: PendingCall, target: Target) -> dict[str, Any]:
+    async def _once_confirmed(self, call: ToolCall, target: Target) -> dict[str, Any]:
         call.record.asking = True
         try:
             refusal = await self._confirmed(call, target)
@@ -290,7 +290,7 @@ class ToolCalls:
         self.history.called(target.ref.server)
         return await self._called(call, target)
 
-    async def _called(self, call: PendingCall, target: Target) -> dict[str, Any]:
+    async def _called(self, call: ToolCall, target: Target) -> dict[str, Any]:
         """The tool's result, or its elicitations for the Agent. Raises ElicitationRefused."""
         request, answers = call.request, dict[str, Any]()
         if call.answered is not None and not call.answered.is_approval:
@@ -331,7 +331,7 @@ class ToolCalls:
             call.record.why = f"not reshaped: {error}"
             return marked(result)
 
-    async def _confirmed(self, call: PendingCall, target: Target) -> str | None:
+    async def _confirmed(self, call: ToolCall, target: Target) -> str | None:
         """Why it may not run; None: it may. Raises ApprovalNeeded."""
         approved = None
         if call.answered is not None:

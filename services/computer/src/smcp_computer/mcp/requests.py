@@ -56,7 +56,7 @@ CANCEL_S: Final = 1.0
 """How long a server that reads nothing may hold up a cancellation."""
 
 tracer: Final = get_tracer("smcp_computer.mcp")
-NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_SPAN: Final = nullcontext(INVALID_SPAN)
 
 
@@ -94,7 +94,7 @@ class Requests:
         params: Mapping[str, Any] | None = None,
         *,
         timeout: float,
-        labels: Mapping[str, str] = NO_LABELS,
+        labels: Mapping[str, str] = NOTHING,
         strict: bool = False,
         may_ask: bool = False,
     ) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from smcp_computer.redaction import MAX_ERROR, Redactor, is_too_large
 from smcp_proto import tool_results
 
 if TYPE_CHECKING:
-    from smcp_computer.elicitation import PendingCall
+    from smcp_computer.elicitation import ToolCall
 
 _OF_PROTOCOL: Final = "io.modelcontextprotocol/"
 MAX_REQUESTS: Final = 128
@@ -81,7 +81,7 @@ class Watch:
         """Awaited past the SDK's session (`session`), by id."""
         self.followed: dict[int, ProgressThrottle] = {}
         """Where the progress of calls goes, by their `progressToken`."""
-        self.elicitors: dict[int, PendingCall] = {}
+        self.elicitors: dict[int, ToolCall] = {}
         """Of the calls that run."""
 
     def wrap(self, streams: Streams) -> Streams:

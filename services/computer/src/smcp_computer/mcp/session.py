@@ -32,7 +32,7 @@ from smcp_computer.mcp.errors import (
     ServerTimedOut,
 )
 from smcp_computer.mcp.events import ServerEvent, event_of
-from smcp_computer.mcp.requests import NO_LABELS, PINGS, REQUEST_S, Requests
+from smcp_computer.mcp.requests import NOTHING, PINGS, REQUEST_S, Requests
 from smcp_computer.mcp.resources import LIST_BYTES, ListenStream, Prompts, Resources
 from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_computer.mcp.server_log import StderrLog
@@ -50,7 +50,7 @@ from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_service.lifecycle import set_within
 
 if TYPE_CHECKING:
-    from smcp_computer.elicitation import PendingCall
+    from smcp_computer.elicitation import ToolCall
 
 _log = logging.getLogger("smcp_computer.mcp.session")
 
@@ -145,10 +145,10 @@ class Connection:
         arguments: Mapping[str, Any],
         *,
         timeout: float,
-        labels: Mapping[str, str] = NO_LABELS,
+        labels: Mapping[str, str] = NOTHING,
         progress: ProgressThrottle | None = None,
-        elicitor: "PendingCall | None" = None,
-        answers: Mapping[str, Any] = NO_LABELS,
+        elicitor: "ToolCall | None" = None,
+        answers: Mapping[str, Any] = NOTHING,
     ) -> dict[str, Any]:
         """Run a tool: the result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 

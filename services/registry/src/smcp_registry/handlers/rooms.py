@@ -272,7 +272,7 @@ class Handlers:
         if decision.action is Action.REFUSE:
             raise NotAllowed(decision.why)
         if decision.announce in (Announce.ENTER, Announce.LEAVE_ENTER) and stored.record is not None:
-            self.audit.changed("join", stored.record, "back")
+            self.audit.seat_changed("join", stored.record, "back")
         return _stands(stored, AssertOutcome.CLAIMED if decision.action is Action.CLAIM else AssertOutcome.UNCHANGED)
 
 
