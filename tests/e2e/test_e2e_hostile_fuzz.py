@@ -18,11 +18,13 @@ from typing import Any, Final
 import aiohttp
 import psutil
 import pytest
+from nats.aio.msg import Msg
 
 from smcp_agent import ComputerLeft, Disconnected, Event, SmcpAgent
 from smcp_auth import api_keys
-from smcp_bus import subjects
+from smcp_bus import registry_contract, subjects
 from smcp_bus.owner import MAX_KEYS, Keeping
+from smcp_proto import catalog
 from smcp_testing.event_payloads import GOOD
 from smcp_testing.mcp_servers import configs
 from smcp_testing.nats_peer import nats_peer
@@ -57,6 +59,7 @@ PACE_S: Final = 0.02
 """Between two calls of the bystander. Its Computer remembers that each was run, which takes memory."""
 VICTIM: Final = Place("host-alpha", LAB, "alpha", {"raw": configs.stdio("raw")})
 GUEST: Final = Place("host-guest", LAB, "guest")
+RESULT: Final = {"content": [{"type": "text", "text": "a"}], "isError": False, "_meta": {"a": 1}}
 """A host with a credential for NATS, and no Computer but the attack itself."""
 
 LONGEST_S: Final = scaled(ci=900, soak=12 * 3600)
@@ -198,10 +201,8 @@ async def a_computer_at_the_gateway(guests: Guests, make: Mutator, count: int) -
 
 async def a_computer_at_nats(guests: Guests, make: Mutator, count: int) -> Counter[str]:
     seen = Counter[str]()
-    verbs = [
-        subjects.server(LAB, "computer", GUEST.name, verb)
-        for verb in ("join_office", "update_config", "list_room", "x")
-    ]
+    verbs = {catalog.verb_of(event) for event in GOOD if event.startswith("server:")} | {*registry_contract.SERVER_ROWS}
+    asked = [subjects.server(LAB, "computer", GUEST.name, verb) for verb in sorted(verbs | {"x"})]
     leases = [subjects.hosts(GUEST.credential, "p1", "lease")]
     async with nats_peer(guests.world.nats_url, guests.world.credentials / f"{GUEST.credential}.json") as peer:
 
@@ -216,7 +217,7 @@ async def a_computer_at_nats(guests: Guests, make: Mutator, count: int) -> Count
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(25, count - start)):
                     body = make.text(GOOD["server:join_office"] | {"lease_s": 1, "sockets": 10**6, "accepting": True})
-                    group.create_task(ask(make.random.choice(verbs + leases), body))
+                    group.create_task(ask(make.random.choice(asked + leases), body))
     return seen
 
 
@@ -229,7 +230,7 @@ async def a_computer_that_answers(guests: Guests, make: Mutator, count: int) -> 
                 await socket.send_str("3")
             elif message.data.startswith("42/smcp,"):
                 number, bracket, rest = message.data[8:].partition("[")
-                text = make.text([{"content": [{"type": "text", "text": "a"}], "isError": False, "_meta": {"a": 1}}])
+                text = make.text([RESULT])
                 said[json.loads(bracket + rest)[1]["req_id"]] = text
                 await socket.send_str(f"43/smcp,{number}" + text.decode("utf-8", "replace"))
 
@@ -246,6 +247,29 @@ async def a_computer_that_answers(guests: Guests, make: Mutator, count: int) -> 
         finally:
             answering.cancel()
             await asyncio.wait({answering})
+    return seen
+
+
+async def a_computer_at_nats_that_answers(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    seen, said = Counter[str](), dict[str, object]()
+    async with (
+        nats_peer(guests.world.nats_url, guests.world.credentials / f"{GUEST.credential}.json") as peer,
+        connected(guests.url, guests.agent) as socket,
+    ):
+
+        async def answer(message: Msg) -> None:
+            headers, text = make.headers(), make.text(RESULT)
+            said[json.loads(message.data)["req_id"]] = headers, text
+            await peer.client.publish(message.reply, text, headers=headers)
+
+        await join(socket, "agent", "mallory")
+        await peer.client.subscribe(subjects.client_all(LAB, GUEST.name), queue=subjects.OWNER_QUEUE, cb=answer)
+        await peer.flushed()
+        for start in range(0, count, AT_ONCE):
+            numbers = range(start, min(start + AT_ONCE, count))
+            asked = {number: await call(socket, number, make, GUEST.name, "t", {}) for number in numbers}
+            answers = await acknowledged(socket, set(numbers))
+            seen.update(guests.outcome(answers[number], said.get(asked[number])) for number in numbers)
     return seen
 
 
@@ -282,10 +306,11 @@ async def an_mcp_server(guests: Guests, make: Mutator, count: int) -> Counter[st
 ATTACKS: Final[dict[str, tuple[Attack, float]]] = {
     "a stranger speaks HTTP": (a_stranger_speaks_http, 0.15),
     "a stranger speaks Socket.IO": (a_stranger_speaks_socketio, 0.15),
-    "an Agent of another office": (an_agent_of_another_office, 0.3),
+    "an Agent of another office": (an_agent_of_another_office, 0.25),
     "a Computer at the gateway": (a_computer_at_the_gateway, 0.15),
     "a Computer that answers": (a_computer_that_answers, 0.1),
     "a Computer at NATS": (a_computer_at_nats, 0.1),
+    "a Computer at NATS that answers": (a_computer_at_nats_that_answers, 0.05),
     "an MCP server": (an_mcp_server, 0.05),
 }
 """Each with its share of the inputs."""

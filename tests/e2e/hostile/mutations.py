@@ -102,6 +102,8 @@ HEADERS: Final = (
     "traceparent: 00-" + "0" * 600,
     "Cookie: a=b",
 )
+BUS_HEADERS: Final = ("Smcp-Error", "Smcp-Not-Run", "Smcp-Size", "Smcp-Chunks", "Smcp-Progress", "Smcp-Epoch", "x")
+BUS_VALUES: Final = ("", "0", "1", "2", "-1", "404", "99999999999999999999", "moving", "a,b", "{}", "x" * 600)
 KINDS: Final = ("0", "1", "2", "3", "4", "5", "6")
 
 
@@ -159,6 +161,13 @@ class Mutator:
         body = self.text([event, GOOD.get(event, {})])
         packet = kind.encode() + number.encode() + body
         return (self.spoilt(packet) if self.random.random() < 0.3 else packet).decode("utf-8", "replace")
+
+    def headers(self) -> dict[str, str]:
+        """Those of an answer on the bus: mostly none."""
+        if self.random.random() < 0.4:
+            return {}
+        chosen = self.random.sample(BUS_HEADERS, self.random.randrange(1, 4))
+        return {name: self.random.choice(BUS_VALUES) for name in chosen}
 
     def http(self) -> bytes:
         """A request of HTTP, or almost one."""
