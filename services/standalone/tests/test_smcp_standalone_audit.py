@@ -20,7 +20,6 @@ from smcp_standalone.audit_reader import COLUMNS, Attempts, Chains, Duplicates, 
 from smcp_testing.fork_server import COMMANDS, born
 
 SMCP = Path(sys.executable).parent / "smcp"
-GUIDE = Path(__file__).parents[3] / "docs/guides/audit.md"
 
 
 def audit(*arguments: str) -> subprocess.CompletedProcess[str]:
