@@ -47,6 +47,19 @@ async def test_a_computer_may_do_its_work(tmp_path: Path) -> None:
         assert await rack.may_subscribe("_INBOX.rack.>")
 
 
+async def test_subscriptions_above_the_limit_of_a_connection_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smcp_standalone.nats_server_conf.MAX_SUBSCRIPTIONS", 50)
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "rack") as rack:
+        for _ in range(40):
+            await rack.client.subscribe("_INBOX.rack.x")
+        await rack.client.flush()
+        for _ in range(20):
+            await rack.client.subscribe("_INBOX.rack.x")
+        await eventually(lambda: "maximum subscriptions exceeded" in str(rack.client.last_error))
+
+
 async def test_names_of_any_text_work(tmp_path: Path) -> None:
     async with open_nats_server(MODEL, tmp_path) as server, connected(server, "上海") as host:
         assert await host.may_publish(subjects.server("北京 3.*", "computer", "one", "join_office"))

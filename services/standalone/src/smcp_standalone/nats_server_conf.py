@@ -45,6 +45,8 @@ PING_S: Final = 5
 """nats-server asks each client so often whether it is there; our clients do the same."""
 PINGS: Final = 2
 """Pings without an answer after which a client is given up."""
+MAX_SUBSCRIPTIONS: Final = 100_000
+"""Of one connection; nats-server takes 1.4 KB for each. A gateway has two for each Computer and one for each office."""
 _CLUSTER_USER: Final = "route"
 _BCRYPT_COST: Final = 4
 _BCRYPT_ALPHABET: Final = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -176,6 +178,7 @@ def render(model: NatsModel, kept: Mapping[str, str], cluster_secret: str | None
         # A connection whose line was cut would be kept for four minutes, and be given messages in place of a new one.
         f'ping_interval: "{PING_S}s"',
         f"ping_max: {PINGS}",
+        f"max_subscriptions: {MAX_SUBSCRIPTIONS}",
         *_line("client_advertise", model.client_advertise),
         *_line("server_name", model.server_name),
         *_line("http", model.http),

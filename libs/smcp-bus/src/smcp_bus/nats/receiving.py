@@ -153,7 +153,11 @@ _Message = tuple[str, str, bytes, bytes, float]
 
 @dataclass(eq=False, repr=False)
 class Serving:
-    """The messages on one subject: a task for each, at most `limit` at a time; the others wait in arrival order."""
+    """The messages on one subject: a task for each, at most `limit` at a time; the others wait.
+
+    Of requests that wait the offices take turns, and where too many wait, one of the office with the most is dropped: a
+    registry serves those that do not trust each other on one subject. Notifications are handled as they arrive.
+    """
 
     bus: "NatsBus"
     subject: str
@@ -165,7 +169,9 @@ class Serving:
     sid: int = field(default=0, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
-    _backlog: deque[_Message] = field(default_factory=deque, init=False)
+    _backlog: dict[tuple[str, ...], deque[_Message]] = field(default_factory=dict, init=False)
+    """What waits, by office (the first tokens of the subject); in the order of their turns."""
+    waiting: int = field(default=0, init=False)
     _backlog_bytes: int = field(default=0, init=False)
     _overrun: bool = field(default=False, init=False)
     _leaving: bool = field(default=False, init=False)
@@ -173,10 +179,6 @@ class Serving:
     @property
     def running(self) -> int:
         return len(self._tasks)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._backlog)
 
     async def drain(self) -> None:
         if not self._leaving:
@@ -188,6 +190,7 @@ class Serving:
     async def abandon(self) -> None:
         """Give up what waits, cancel what runs, and wait until it has ended."""
         self._backlog.clear()
+        self.waiting = 0
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
@@ -201,17 +204,28 @@ class Serving:
             _log.warning("dropped a request on %s that wants its answer outside of the inboxes", self.subject)
             return
         message = (subject.decode(), reply.decode() if self.answers else "", head, body, self._loop.time())
-        config = self.bus.config
         if len(self._tasks) < self.limit:
             self._start(message)
-        elif len(self._backlog) < config.backlog_messages and self._backlog_bytes + len(body) <= config.backlog_bytes:
-            self._backlog.append(message)
-            self._backlog_bytes += len(body)
-        else:
+            return
+        office = tuple(message[0].split(".", 3)[:3]) if self.answers else ()
+        self._backlog.setdefault(office, deque()).append(message)
+        self.waiting += 1
+        self._backlog_bytes += len(body)
+        while self.waiting > self.bus.config.backlog_messages or self._backlog_bytes > self.bus.config.backlog_bytes:
+            self._take(max(self._backlog, key=lambda each: len(self._backlog[each])), newest=True)
             if not self._overrun:
                 self._overrun = True
                 _log.error("messages on %s are dropped: too many wait for their turn", self.subject)
             self.bus.client.dropped()
+
+    def _take(self, office: tuple[str, ...], *, newest: bool = False) -> _Message:
+        queue = self._backlog.pop(office)
+        message = queue.pop() if newest else queue.popleft()
+        if queue:
+            self._backlog[office] = queue  # behind the others
+        self.waiting -= 1
+        self._backlog_bytes -= len(message[3])
+        return message
 
     def _start(self, message: _Message) -> None:
         subject, reply, head, body, arrived = message
@@ -227,9 +241,7 @@ class Serving:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         while self._backlog and len(self._tasks) < self.limit:
-            message = self._backlog.popleft()
-            self._backlog_bytes -= len(message[3])
-            self._start(message)
+            self._start(self._take(next(iter(self._backlog))))
         if not self._backlog:
             self._overrun = False  # the next message that is dropped is logged again
 
