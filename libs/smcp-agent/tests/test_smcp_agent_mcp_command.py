@@ -189,12 +189,13 @@ async def test_wrong_options_are_an_error_in_one_line(option: str, value: str, w
 
 
 def test_without_the_mcp_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    for missing in ("anyio", "mcp", "mcp_types"):
+        monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "smcp_agent.mcp.bridge", raising=False)
-    result = CliRunner().invoke(app, ["mcp"])
-    assert result.exit_code == 2
-    assert result.stderr.splitlines() == ["smcp-agent mcp needs the MCP SDK: pip install 'smcp-agent[mcp]'"]
-    assert CliRunner().invoke(app, ["mcp", "install", "cursor", "--print"]).exit_code == 0
+    for arguments in ([], ["install", "cursor", "--print"]):
+        result = CliRunner().invoke(app, ["mcp", *arguments])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.splitlines() == ["smcp-agent mcp needs the MCP SDK: pip install './libs/smcp-agent[mcp]'"]
 
 
 def test_an_entry_has_the_name_and_the_limit_that_were_given() -> None:

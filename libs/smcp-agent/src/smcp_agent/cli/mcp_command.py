@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -20,7 +21,7 @@ from smcp_agent.mcp.tools import AWAY_S, MAX_TOOLS, ToolListOptions, ToolMode
 from smcp_proto.printable import without_login
 from smcp_proto.schemas import MAX_TIMEOUT_S
 
-NEEDS_EXTRA: Final = "smcp-agent mcp needs the MCP SDK: pip install 'smcp-agent[mcp]'"
+NEEDS_EXTRA: Final = "smcp-agent mcp needs the MCP SDK: pip install './libs/smcp-agent[mcp]'"
 TokenFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A file with the token, read before each connection: it may be renewed."),
@@ -65,13 +66,9 @@ def mcp(
     """Offer the office to an MCP client, as an MCP server on standard input and output."""
     if context.invoked_subcommand is not None:
         return
-    try:
-        from smcp_agent.mcp.bridge import serve_stdio  # noqa: PLC0415 -- the MCP SDK is an extra, and takes a second
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
-            raise
-        print_failure(NEEDS_EXTRA)
-        raise typer.Exit(WRONG_USAGE) from None
+    _check_extra()
+    from smcp_agent.mcp.bridge import serve_stdio  # noqa: PLC0415 -- the MCP SDK takes a second
+
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("smcp-agent mcp: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -83,6 +80,12 @@ def mcp(
         return await serve_stdio(chosen.agent(AWAY_S), timeout=timeout, listing=listing, max_chars=max_chars)
 
     run(chosen, serve(), endless=True)
+
+
+def _check_extra() -> None:
+    if find_spec("mcp_types") is None:
+        print_failure(NEEDS_EXTRA)
+        raise typer.Exit(WRONG_USAGE)
 
 
 def _with_token_file(chosen: Options, path: Path | None) -> Options:
@@ -119,6 +122,7 @@ def install(
     ] = None,
 ) -> None:
     """Add `smcp-agent mcp` to the file of an MCP client. It shows file and entry first, and keeps a copy."""
+    _check_extra()
     if client not in CLIENTS:
         raise typer.BadParameter(f"{client!r} is none of {', '.join(CLIENTS)}", param_hint="CLIENT")
     if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", entry) is None:
