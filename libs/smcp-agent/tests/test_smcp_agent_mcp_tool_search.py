@@ -253,8 +253,11 @@ async def test_a_question_of_a_tool_is_asked_and_answered_through_call_tool(era:
         ("search_tools", {"query": ""}, "Error 400: query: must have at least 1 character"),
         ("search_tools", {"query": "a" * 501}, "Error 400: query: must have at most 500 characters"),
         ("search_tools", {"query": "a", "limit": 51}, "Error 400: limit: must be less than or equal to 50"),
-        ("search_tools", {"query": "a", "max": 1}, "Error 400: max: is not a known field"),
+        ("search_tools", {"query": "a", "max": 1}, "Error 400: 'max' is unknown; did you mean 'limit'?"),
+        ("search_tools", {"q": "a"}, "Error 400: 'q' is unknown; did you mean 'query' or 'limit'?"),
         ("describe_tool", {"name": 5}, "Error 400: name: must be a string"),
+        ("describe_tool", {"tool": "echo"}, "Error 400: 'tool' is unknown; did you mean 'name'?"),
+        ("describe_tool", {"name": "echo", "x": 1}, "Error 400: 'x' is unknown"),
         (
             "describe_tool",
             {"name": "ehco"},
@@ -265,7 +268,7 @@ async def test_a_question_of_a_tool_is_asked_and_answered_through_call_tool(era:
             {"name": "ehco"},
             "Error 404: there is no tool 'ehco' that you may use; did you mean 'echo'?",
         ),
-        ("call_tool", {"name": "echo", "text": "x"}, "Error 400: text: is not a known field"),
+        ("call_tool", {"name": "echo", "params": {}}, "Error 400: 'params' is unknown; did you mean 'arguments'?"),
         ("call_tool", {"name": "echo", "arguments": "{}"}, "Error 400: arguments: must be an object"),
         (
             "call_tool",
@@ -279,7 +282,7 @@ async def test_a_mistake_is_a_result_that_names_the_field_or_what_was_probably_m
     name: str, arguments: dict[str, Any], said: str
 ) -> None:
     async with fake_gateway() as gateway:
-        gateway.computers["red"] = [tool("echo")]
+        gateway.computers["red"] = [tool("echo"), tool("echos")]  # less like `ehco`
         async with bridged(gateway, listing=ALWAYS) as bridge:
             assert await bridge.text(name, **arguments) == f"!{said}"
         assert gateway.seen("client:tool_call") == []

@@ -94,9 +94,9 @@ def not_open() -> Closed:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence, which asks which of `names` was meant; empty where none of them is like it."""
-    near = " or ".join(repr(each) for each in get_close_matches(name, list(names), n=3))
-    return f"; did you mean {near}?" if near else ""
+    """The end of a sentence, which asks whether the nearest of `names` was meant; empty where none is like it."""
+    near = get_close_matches(name, list(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_names(what: str, given: Iterable[str], names: Collection[str]) -> None:

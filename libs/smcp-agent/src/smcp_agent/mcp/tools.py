@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from smcp_agent.errors import NotFound, did_you_mean
+from smcp_agent.errors import Malformed, NotFound, did_you_mean
 from smcp_agent.llm import NamedTool, object_schema, tags
 from smcp_agent.rpc import checked
 from smcp_proto.schemas import MCP_TOOL
@@ -56,6 +56,7 @@ _WORD: Final = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_぀-ヿ㐀-鿿]+")
 """Chinese and Japanese have no spaces: each character is a word."""
 
 _Item = TypeVar("_Item")
+_Given = TypeVar("_Given", bound=BaseModel)
 
 
 class ToolMode(StrEnum):
@@ -154,8 +155,8 @@ class OfficeTools:
     async def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound."""
         if name == DESCRIBE:
-            return _result(mcp_tool(self.find(context, checked(_Describe, **(arguments or {})).name)))
-        given = checked(_Search, **(arguments or {}))
+            return _result(mcp_tool(self.find(context, _parameters(_Describe, arguments).name)))
+        given = _parameters(_Search, arguments)
         if not self._named:
             raise NotFound("the office has no tools now: is a Computer in it, and is the name of the office right?")
         found = await self.search(given.query, self._visible(context))
@@ -221,8 +222,16 @@ def meant(name: str, arguments: Mapping[str, Any] | None) -> tuple[str, Mapping[
     """Name and arguments of the tool that is to run: of call_tool those that it was given. Raises Malformed."""
     if name != CALL:
         return name, arguments
-    given = checked(_Call, **(arguments or {}))
+    given = _parameters(_Call, arguments)
     return given.name, given.arguments
+
+
+def _parameters(model: type[_Given], arguments: Mapping[str, Any] | None) -> _Given:
+    given = arguments or {}
+    if unknown := [name for name in given if name not in model.model_fields]:
+        unset = " or ".join(repr(name) for name in model.model_fields if name not in given)
+        raise Malformed(f"{unknown[0]!r} is unknown{unset and f'; did you mean {unset}?'}")
+    return checked(model, **given)
 
 
 def mcp_tool(named: NamedTool) -> dict[str, Any]:
