@@ -139,7 +139,7 @@ async def test_parameters_are_typed_as_words_and_read_from_standard_input() -> N
 
 
 def test_wrong_usage_of_call_names_the_option() -> None:
-    for arguments, said in ((["--timeout", "0"], "--timeout"), (["--params", "[1]"], "--params"), (["x"], "KEY=VALUE")):
+    for arguments, said in ((["--timeout", "0"], "--timeout"), (["--params", "[1]"], "--params"), (["{}"], "--params")):
         result = CliRunner().invoke(app, ["--url", "http://127.0.0.1:1", "call", "red", "echo", *arguments])
         assert (result.exit_code, result.stdout) == (2, "")
         assert said in result.stderr

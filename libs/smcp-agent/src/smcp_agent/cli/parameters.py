@@ -23,7 +23,8 @@ def read_parameters(params: str, words: Sequence[str]) -> tuple[dict[str, Any], 
         if word == "-" or word.startswith("@"):
             whole |= _object(_read(word.removeprefix("@"), word), word)
         elif not equals or not key or key in texts:
-            _refuse(word, "is given twice" if key in texts else f"is not of the form {ARGUMENT_FORMS}")
+            form = f"is not of the form {ARGUMENT_FORMS}; --params takes JSON"
+            _refuse(word, "is given twice" if key in texts else form)
         else:
             text = value.removeprefix("@")
             texts[key] = _read(text, key) if value.startswith("@") and not text.startswith("@") else text
