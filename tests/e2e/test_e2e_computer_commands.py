@@ -132,9 +132,11 @@ async def test_what_a_server_writes_is_shown_and_followed(nats_url: str, tmp_pat
                     await here.says("servers", "restart", "box")
                     await asyncio.wait([reading], timeout=1)
                 await reading
+                following.send_signal(signal.SIGINT)
+                assert await asyncio.wait_for(following.wait(), PATIENCE_S) == 0
             finally:
-                following.terminate()
-                await following.wait()
+                if following.returncode is None:
+                    following.kill()
 
 
 async def test_a_computer_that_was_killed_leaves_no_socket_that_the_next_one_stumbles_over(

@@ -173,8 +173,8 @@ async def test_ctrl_c_while_it_connects_ends_with_130() -> None:
         assert (process.returncode, out, err) == (130, b"", b"cancelled\n")
 
 
-@pytest.mark.parametrize(("told", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-async def test_ctrl_c_and_sigterm_cancel_the_call_and_end_with_the_code_of_a_shell(
+@pytest.mark.parametrize(("told", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+async def test_ctrl_c_sigterm_and_sighup_cancel_the_call_and_end_with_the_code_of_a_shell(
     told: signal.Signals, code: int
 ) -> None:
     async with fake_gateway() as gateway:

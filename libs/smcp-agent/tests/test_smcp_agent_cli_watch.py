@@ -12,7 +12,7 @@ from smcp_testing.showing_computer import computer_at
 WATCHING = "Watching the office 'office' (red); ctrl-C ends it.\n"
 
 
-@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_watch_prints_changes_until_ctrl_c_and_ends_with_0(told: signal.Signals) -> None:
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
@@ -35,6 +35,13 @@ async def test_watch_prints_changes_until_ctrl_c_and_ends_with_0(told: signal.Si
         code, _, err = await ended(process)
         assert (code, err) == (0, "")
         assert len(gateway.seen("server:leave_office")) == 1
+
+
+async def test_watch_asks_in_an_office_without_computers_whether_that_is_its_name() -> None:
+    async with fake_gateway() as gateway:
+        _, _, err = await run(gateway, "watch", "--for", "0.1")
+    why = "No Computer is in the office 'office': is that its name (--office, SMCP_OFFICE)?"
+    assert err.splitlines() == ["Watching the office 'office'; ctrl-C ends it.", why]
 
 
 async def test_watch_prints_a_line_of_json_for_each_change_and_ends_after_its_time() -> None:

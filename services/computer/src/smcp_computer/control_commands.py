@@ -6,6 +6,7 @@ They print tables for people, JSON for programs (`--json`), and warnings to stan
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -311,6 +312,8 @@ def logs(
         known = sorted(each.stem for each in directory.glob("*.log"))
         there = f"{did_you_mean(server, known)}; there are: {', '.join(known) or 'none'}"
         raise Failure(f"there is no log of an MCP server {server!r}{there}; {path} does not exist")
+    if follow:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(0))  # as of all commands that only ctrl-C ends
     for line in _log_lines(path, lines, follow=follow):
         typer.echo(printable_json({"server": server, "line": line}, indent=None) if as_json else plain(line))
 

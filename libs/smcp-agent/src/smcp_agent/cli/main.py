@@ -1,6 +1,6 @@
 """`smcp-agent`: be an Agent from the shell.
 
-Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 143 SIGTERM (of `watch` both 0).
+Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 143 SIGTERM, 129 SIGHUP (of `watch` 0).
 """
 
 import asyncio

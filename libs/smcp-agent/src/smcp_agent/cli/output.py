@@ -55,7 +55,11 @@ def print_sessions(sessions: Sequence[SessionInfo], office: str) -> None:
     ordered = sorted(sessions, key=lambda each: (each.role != "computer", each.name or ""))
     print_table("Name", {"Role": 10}, [(session.name or "", session.role or "") for session in ordered])
     if not any(session.role == "computer" for session in ordered):
-        print_hint(f"No Computer is in the office {office!r}: is that its name (--office, SMCP_OFFICE)?")
+        print_no_computer(office)
+
+
+def print_no_computer(office: str) -> None:
+    print_hint(f"No Computer is in the office {office!r}: is that its name (--office, SMCP_OFFICE)?")
 
 
 def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import typer
 from rich.progress import Progress
 
-from smcp_agent.cli.output import print_error, print_event, print_hint, print_json
+from smcp_agent.cli.output import print_error, print_event, print_hint, print_json, print_no_computer
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
 from smcp_agent.errors import (
@@ -36,6 +37,8 @@ FAILED: Final = 1
 WRONG_USAGE: Final = 2
 STOPPED: Final = 128
 """A signal ended the command: the signal's number is added, as shells do."""
+ENDING: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGHUP)
+"""They end a command as ctrl-C does, unless they are ignored, as `nohup` has it."""
 COMPLETE_S: Final = 2.0
 """How long somebody who pressed the tab key waits."""
 CHOSEN_BY: Final = {"name": "--name (SMCP_AGENT_NAME)", "office_id": "--office (SMCP_OFFICE)"}
@@ -152,7 +155,10 @@ async def follow(options: Options, seconds: float | None) -> bool:
     """Print changes until the time is up. A line on standard error says when the watch has begun."""
     async with options.agent() as agent:
         stream = agent.events()
-        print_hint(f"Watching the office {options.office!r} ({', '.join(agent.computers())}); ctrl-C ends it.")
+        there = ", ".join(agent.computers())
+        print_hint(f"Watching the office {options.office!r}{there and f' ({there})'}; ctrl-C ends it.")
+        if not there:
+            print_no_computer(options.office)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 async for event in stream:
@@ -163,18 +169,16 @@ async def follow(options: Options, seconds: float | None) -> bool:
 def run(
     chosen: Options, work: Coroutine[Any, Any, bool], *, ids: Mapping[str, str] | None = None, endless: bool = False
 ) -> None:
-    """Run a command to its exit code. ctrl-C and SIGTERM cancel it: a call is cancelled, and the office left. For an
-    `endless` command that is no failure."""
-    signals = [signal.SIGINT]
+    """Run a command to its exit code. ctrl-C, SIGTERM and SIGHUP cancel it: a call is cancelled, and the office left.
+    For an `endless` command that is no failure."""
+    signals = [int(signal.SIGINT)]
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        signals.append(signal.SIGTERM)
+        signals.append(number)
         signal.raise_signal(signal.SIGINT)  # which asyncio turns into a cancellation
 
-    before = [
-        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),  # a shell's `&` has it ignored
-        (signal.SIGTERM, signal.signal(signal.SIGTERM, terminate)),
-    ]
+    before = [(signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))]  # a shell's `&` has it ignored
+    before += [(each, signal.signal(each, terminate)) for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]
     try:
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             done = runner.run(work)
