@@ -219,6 +219,15 @@ async def test_a_restart_by_hand_starts_a_new_process_and_leaves_the_others_alon
             fleet.restart("off")
 
 
+async def test_a_disabled_server_is_so_since_it_was_disabled_whatever_else_changes() -> None:
+    off = program("1", disabled=True)
+    async with running({"off": off}) as (fleet, _):
+        (before,) = fleet.statuses()
+        fleet.apply(parsed({"off": off, "later": program("2", disabled=True)}))
+        later, now = fleet.statuses()
+        assert (now.since, later.since > before.since) == (before.since, True)
+
+
 async def test_a_planned_start_is_no_unreadiness_while_another_server_serves() -> None:
     fleet = Fleet(parsed({"a": configs.stdio()}), InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
     assert fleet.unready(), "it has not started"

@@ -133,8 +133,9 @@ class Fleet:
         self._runs: dict[str, asyncio.Task[None]] = {}
         """The last one by server: the next waits for it, since two processes may want the same port or file."""
         self._group: asyncio.TaskGroup | None = None
-        self._since = time.time()
-        """When the configuration began to count."""
+        self._disabled_since: dict[str, float] = {}
+        """Of each disabled server."""
+        self._note_disabled()
         self._stopping = asyncio.Event()
 
     @property
@@ -155,8 +156,7 @@ class Fleet:
     def statuses(self, *, usage: bool = True) -> list[ServerStatus]:
         """Of all servers by name, those that are disabled too. `usage`: measure what their processes use, too."""
         found = [each.status(usage=usage) for each in self._supervisors.values()]
-        disabled = self.config.servers.keys() - self._supervisors.keys()
-        found += [ServerStatus(name, State.DISABLED, "", self._since) for name in disabled]
+        found += [ServerStatus(name, State.DISABLED, "", since) for name, since in self._disabled_since.items()]
         return sorted(found, key=lambda each: each.name)
 
     def restart(self, name: str) -> None:
@@ -173,7 +173,8 @@ class Fleet:
         if self._stopping.is_set():
             return Changes()
         changes = changed(self.config, config)
-        self.config, self._since = config, time.time()
+        self.config = config
+        self._note_disabled()
         self._inputs.follow(config.inputs)
         for name in changes.relabelled:
             self._supervisors[name].relabel(config.servers[name], _host(config, name))
@@ -209,6 +210,10 @@ class Fleet:
             host=_host(self.config, name),
             place=self._places.one,
         )
+
+    def _note_disabled(self) -> None:
+        names = self.config.servers.keys() - _enabled(self.config)
+        self._disabled_since = {name: self._disabled_since.get(name, time.time()) for name in names}
 
     def _start(self, supervisor: Supervisor) -> None:
         if self._group is None:
