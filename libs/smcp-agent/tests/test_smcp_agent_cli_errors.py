@@ -61,6 +61,19 @@ async def test_a_forbidden_tool_gets_no_other_hint() -> None:
         assert re.fullmatch(r"the call failed\n\d+\.\d{3} s; trace id [0-9a-f]{32}\n", err)
 
 
+async def test_a_call_that_nobody_confirmed_in_time_is_not_said_to_have_been_stopped() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo")]
+
+        async def answer(data: JsonObject) -> Any:
+            text = {"type": "text", "text": "the tool 'echo' was not run"}
+            return {"content": [text], "isError": True, "meta": {"a2c_timeout": True, "a2c_not_confirmed": True}}
+
+        gateway.answers["client:tool_call"] = answer
+        _, out, err = await run(gateway, "call", "red", "echo")
+        assert (out, err.splitlines()[0]) == ("the tool 'echo' was not run\n", "the time of the call was up")
+
+
 async def test_a_missing_parameter_is_named_as_one_and_not_as_an_option_that_nobody_used() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo")]

@@ -96,7 +96,7 @@ class CallResult:
 
     @property
     def timed_out(self) -> bool:
-        """The Computer stopped the tool because its time was up."""
+        """The call's time was up: the Computer stopped the tool, or nobody confirmed it in time."""
         return self.meta.get("a2c_timeout") is True
 
     @property

@@ -148,7 +148,7 @@ def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:
     for text in texts:
         typer.echo(plain(text))
     if result.timed_out:
-        print_failure("the tool was stopped: its time was up")
+        print_failure("the time of the call was up")
     elif result.is_error:
         print_failure("the call was cancelled" if result.cancelled else "the call failed")
     if not files and any(_base64_of(block) is not None for block in result.content):
