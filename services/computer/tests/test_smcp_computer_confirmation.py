@@ -150,6 +150,19 @@ async def test_the_user_is_asked_at_the_terminal(typed: str, allowed: bool) -> N
         assert (await asyncio.wait_for(asking, 30) is None) is allowed
 
 
+async def test_a_call_that_nobody_confirmed_when_the_computer_stops_was_not_declined() -> None:
+    async with terminal_user() as user:
+        terminal = Terminal(user.device)
+        confirmation = confirmation_by(Confirm.ASK, AtTerminal(terminal))
+        asking = asyncio.create_task(refusal(confirmation, push()))
+        await user.sees("Run it?")
+        terminal.close()
+        why = await asyncio.wait_for(asking, 30)
+        assert why is not None
+        assert why.startswith("was not run: this Computer is stopping")
+        assert not any(confirmation.answers.values())
+
+
 async def test_a_cancelled_confirmation_is_withdrawn_and_the_next_one_is_shown() -> None:
     async with terminal_user() as user:
         confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))

@@ -64,7 +64,7 @@ class Asker(Protocol):
         self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
     ) -> Answer:
         """`destructive`: the MCP server says that the tool may destroy something (`destructiveHint`). `user`: for whom
-        the Agent calls, if it calls for others."""
+        the Agent calls, if it calls for others. Raises TerminalGone: nobody can be asked any more."""
 
 
 def wanted(
@@ -153,13 +153,15 @@ class Confirmation:
             destructive=may_destroy(target.tool),
         )
         by_agent = self._by_agent and not caller.local  # the user of this host is asked in place of an Agent's
-        if (refusal := refused_by(confirm, why, can_ask=by_agent or self._asker is not None)) is not None:
+        refusal = refused_by(confirm, why, can_ask=by_agent or self._asker is not None)
+        if refusal is not None or confirm is Confirm.ALLOW or self._is_remembered(target):
             return refusal  # no approval: an Agent can provoke any number, and real ones would be lost
-        if confirm is Confirm.ALLOW or self._is_remembered(target):
-            return None
         user = caller.rights.holder if caller.rights is not None and caller.rights.delegate else None
         if not by_agent:
-            answer = await self._asked(target, request, user)
+            try:
+                answer = await self._asked(target, request, user)
+            except TerminalGone:
+                return "was not run: this Computer is stopping, or its terminal was closed, before anybody confirmed it"
         elif approved is not None:
             answer = Answer.YES if approved else Answer.NO
         elif len(text := approval_text(target.ref, request.agent, request.params, user)) <= LONGEST:
@@ -264,10 +266,7 @@ class AtTerminal:
             )
             name = tool.casefold()
             words = {name: Answer.YES, f"always {name}": Answer.ALWAYS, f"hour {name}": Answer.HOUR, **_REFUSALS}
-        try:
-            return await self._terminal.ask(text, prompt, words)
-        except TerminalGone:
-            return Answer.NO
+        return await self._terminal.ask(text, prompt, words)
 
 
 class ByProgram:
