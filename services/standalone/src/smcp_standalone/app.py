@@ -52,7 +52,7 @@ class System:
 
     @property
     def failed(self) -> dict[str, str]:
-        """The MCP servers of the Computer that did not start, and why."""
+        """The MCP servers of the Computer that are not ready, and why."""
         return {name: each.reason for name, each in self.computer.fleet.supervisors.items() if not each.ready}
 
 

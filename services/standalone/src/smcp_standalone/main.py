@@ -251,7 +251,7 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
     url, office, computer = (shlex.quote(part) for part in (system.url, chosen.office, chosen.name))
     agent = f"{shlex.quote(_agent_command())} --url {url} --office {office}"
     all_servers = system.computer.fleet.supervisors
-    servers = [f"{name} (did not start, see above)" if name in system.failed else name for name in all_servers]
+    servers = [f"{name} (is not ready, see above)" if name in system.failed else name for name in all_servers]
     lines = [
         "",
         "A2C-SMCP is up.",
