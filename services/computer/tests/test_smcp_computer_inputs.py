@@ -162,7 +162,7 @@ async def test_all_missing_values_are_reported_at_once_and_no_program_runs(tmp_p
         await resolve(parameters, [program, prompt()], {})
     assert str(raised.value) == (
         "server 'git': server_parameters.args.1: ${env:A}: the environment variable is not set; "
-        "server_parameters.env.K: input 'api key': has no value: "
+        "server_parameters.env.K: input 'api key' has no value: "
         "set SMCP_INPUT_API_KEY, or keep one with smcp-computer secrets set 'api key'"
     )
     assert not ran.exists()
@@ -253,7 +253,7 @@ async def test_a_user_who_says_nothing_leaves_the_input_without_a_value(tmp_path
         asking = asyncio.create_task(resolver.resolve(config.servers["git"]))
         await user.sees("Its value: ")
         user.types("\n")
-        with pytest.raises(CannotRun, match="input 'api key': has no value: set SMCP_INPUT_API_KEY"):
+        with pytest.raises(CannotRun, match="input 'api key' has no value: set SMCP_INPUT_API_KEY"):
             await asyncio.wait_for(asking, 30)
 
 

@@ -150,7 +150,7 @@ async def test_a_tool_that_changes_between_list_and_call_is_listed_as_approved_a
         refused = await box.here.call("read", "r2", path="x")
         assert refused["code"] == 403
         assert refused["message"] == (
-            f"the tool 'read' has changed {field} since it was approved, and is not called until the user of its "
+            f"the tool 'read' has changed since it was approved ({field}), and is not called until the user of its "
             "Computer runs `smcp-computer pin --update box`"
         )
         assert refused["details"] == {"field": "tool_name", "change": f"changed: {field}"}

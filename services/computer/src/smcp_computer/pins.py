@@ -138,7 +138,7 @@ class Pins:
 
 def not_approved(tool: str, server: str, change: str) -> NotAllowed:
     """The refusal of a call, for the Agent; it holds nothing of the new definition."""
-    what = "is new" if change == "new" else f"has {change.replace(':', '', 1)} since it was approved"
+    what = "is new" if change == "new" else f"has changed since it was approved ({change.removeprefix('changed: ')})"
     until = f"is not called until the user of its Computer runs `{_UPDATE} {shlex.quote(server)}`"
     return NotAllowed(f"the tool {tool!r} {what}, and {until}", details={"field": "tool_name", "change": change})
 

@@ -69,7 +69,7 @@ async def _said(
 
 def _no_value(definition: MCPServerInput) -> str:
     kept = f"smcp-computer secrets set {shlex.quote(definition.id)}"
-    return f"input {definition.id!r}: has no value: set {variable_of(definition.id)}, or keep one with {kept}"
+    return f"input {definition.id!r} has no value: set {variable_of(definition.id)}, or keep one with {kept}"
 
 
 _VARIABLE: Final = "SMCP_INPUT_"

@@ -127,7 +127,7 @@ def _read_approved(own: OwnServer) -> None:
             if names and isinstance(meta, dict):
                 body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
         elif names is not False:
-            why = 'approves no tool here: list each, or set "default_tool_meta": {"auto_apply": true} to approve all'
+            why = 'is ignored: name each tool, or approve all by "default_tool_meta": {"auto_apply": true}'
             own.mistakes.append((key, why))
 
 
