@@ -323,7 +323,8 @@ async def test_a_server_that_lacked_a_value_is_started_by_a_restart_once_that_is
         here.computer.fleet.apply(parse_config(json.dumps(config)))
         box = here.computer.fleet.supervisors["box"]
         await eventually(lambda: box.state == "failed")
-        assert "smcp-computer secrets set token" in box.reason
+        assert "input 'token' has no value: set SMCP_INPUT_TOKEN" in box.reason
+        assert box.reason in (await command("logs", "box")).stdout
         why = why_not(await command("servers", "restart", "box"))
         assert why.startswith("the MCP server 'box' does not run (failed)")
         kept = await command("secrets", "set", "token", "--json", typed="v4lue-of-it\n")
@@ -344,4 +345,6 @@ async def test_a_file_that_cannot_be_used_is_said_to_the_user_with_its_path_and_
         said = json.loads((await command("status", "--json")).stdout)
         assert said["config_problem"].startswith("unused: cannot be read")
         assert (await here.ask("get_status"))["config_problem"].startswith("cannot be read")
-        assert "unused is invalid, the previous one stays in use" in (await command("status")).stderr
+        shown = (await command("status")).stderr
+        assert "unused is invalid, the previous one stays in use" in shown
+        assert shown.count("cannot be read") == 1

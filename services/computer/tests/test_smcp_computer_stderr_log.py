@@ -19,6 +19,7 @@ import uvloop
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.server_log import FILE_BYTES, LINES_A_MINUTE, MAX_LINE, StderrLog, log_file
+from smcp_computer.mcp.stdio import parsed
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_proto.backoff import Backoff
 from smcp_service.lifecycle import background
@@ -138,6 +139,16 @@ def test_the_file_of_a_server_has_all_its_lines_without_what_a_terminal_obeys_an
     assert kept == [path, path.with_name(f"{path.name}.1")]
     assert all(0 < each.stat().st_size <= FILE_BYTES for each in kept)
     assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_server_writes_to_stdout_in_place_of_messages_is_in_its_file_without_secrets(tmp_path: Path) -> None:
+    log = StderrLog("box", tmp_path, clean=lambda line: line.replace("secret", "***"))
+    for _ in range(2 * LINES_A_MINUTE):
+        assert parsed("\x1b[31mWelcome, secret", log, 1000) is None
+    log.close()
+    lines = log_file(tmp_path, "box").read_text().splitlines()
+    assert len(lines) == LINES_A_MINUTE
+    assert lines[0].endswith(r"Z it wrote a line to stdout that is no MCP message: '\x1b[31mWelcome, ***'")
 
 
 async def test_each_end_of_a_running_server_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:

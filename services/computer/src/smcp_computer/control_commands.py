@@ -151,7 +151,8 @@ def print_status(said: Said) -> None:
     calls = counted(said["calls"], "call")
     typer.echo(plain(f"{said['name']} in {said['office']}: {state}, {calls} running, process {said['pid']}"))
     for what, why in said["problems"].items():
-        warn(f"{what}: {why}")
+        if why != said["config_problem"]:
+            warn(f"{what}: {why}")
     if said["config_problem"]:
         warn(f"{said['config']} is invalid, the previous one stays in use: {said['config_problem']}")
     rows = [

@@ -178,10 +178,13 @@ class StderrLog:
             self._file.handle(logging.LogRecord(self.server, logging.INFO, "", 0, self._clean(text), None, None))
 
     def warning(self, text: str, *values: object) -> None:
-        """Something is odd about what the server sends; `text` continues "MCP server 'x'"."""
+        """Something is odd about what the server sends; `text` continues "MCP server 'x'". The file gets it, too."""
         # cleaned before `text` cuts a value: a part of a secret would not be found any more
         cleaned = [self._clean(value[:SEARCHED]) if isinstance(value, str) else value for value in values]
-        _stderr.log(self._level(logging.WARNING), f"MCP server %r {text}", self.server, *cleaned)
+        level = self._level(logging.WARNING)
+        _stderr.log(level, f"MCP server %r {text}", self.server, *cleaned)
+        if level == logging.WARNING:
+            self.note(f"it {text}" % tuple(cleaned))
 
     def process_ended(self, status: int | None) -> None:
         self.status = status

@@ -112,7 +112,7 @@ def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMe
     if not text.strip():
         return None
     if (message := message_of(text)) is None:
-        log.warning("wrote a line that is no message: %.200r", text)
+        log.warning("wrote a line to stdout that is no MCP message: %.200r", text)
     return message or unreadable(log.server, text)
 
 

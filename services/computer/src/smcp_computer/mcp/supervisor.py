@@ -386,6 +386,7 @@ class Supervisor:
         if isinstance(first_of(error), CannotRun):
             self._enter(State.FAILED, describe(error))
             _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
+            self._stderr.note(f"{self.reason} (it is not started, nor tried again)")
             return None
         if is_steady := lived >= STEADY_S:
             self._backoff.reset()
