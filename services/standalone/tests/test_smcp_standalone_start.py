@@ -83,7 +83,7 @@ async def test_up_that_is_stopped_while_it_is_loaded_leaves_no_directory(
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_ctrl_c_while_it_is_loaded_ends_it_without_a_traceback(command: str, tmp_path: Path) -> None:
     program, *arguments = COMMANDS[command]
-    (tmp_path / "uvloop.py").write_text(NEVER_LOADED)  # which all of them import
+    (tmp_path / "structlog.py").write_text(NEVER_LOADED)  # which all of them import, before nearly everything else
     async with service_process(BIN / program, *arguments, env={**AWAY, "PYTHONPATH": str(tmp_path)}) as process:
         await eventually(lambda: process.output == ["loading"], timeout=60)
         process.signal(signal.SIGINT)

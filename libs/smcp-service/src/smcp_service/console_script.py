@@ -26,5 +26,14 @@ def run_command(module: str, command: str | None = None) -> NoReturn:
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(version_line(module.partition(".")[0].replace("_", "-"), command) + "\n")
         raise SystemExit(0)
+    _import_structlog()
     import_module(module).main()
     raise SystemExit(0)
+
+
+def _import_structlog() -> None:
+    """Import structlog without rich, which would take 4 MB of each process for tracebacks in colour."""
+    if "rich" not in sys.modules:
+        sys.modules["rich"] = None  # type: ignore[assignment] # an import of it fails
+        import_module("structlog")
+        del sys.modules["rich"]
