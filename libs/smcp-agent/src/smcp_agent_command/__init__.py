@@ -1,19 +1,20 @@
 """The console script `smcp-agent`: it imports nothing before ctrl-C has its meaning."""
 
+import os
+import signal
 import sys
 from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run `smcp-agent`; a ctrl-C ends it with 130 and no traceback, also while its libraries are being imported."""
-    try:
-        if sys.argv[1:] == ["--version"]:
-            from importlib.metadata import version  # noqa: PLC0415 -- ctrl-C may end it, too
+    """Run `smcp-agent`; a ctrl-C ends it with 130 and no traceback, also while its libraries are being imported: some
+    would catch a KeyboardInterrupt."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    if sys.argv[1:] == ["--version"]:
+        from importlib.metadata import version  # noqa: PLC0415 -- ctrl-C may end it, too
 
-            sys.stdout.write(f"smcp-agent {version('smcp-agent')}\n")
-            sys.exit(0)
-        from smcp_agent.cli.main import main as run  # noqa: PLC0415 -- half a second of imports, which ctrl-C may end
+        sys.stdout.write(f"smcp-agent {version('smcp-agent')}\n")
+        sys.exit(0)
+    from smcp_agent.cli.main import main as run  # noqa: PLC0415 -- half a second of imports, which ctrl-C may end
 
-        sys.exit(run())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(run())
