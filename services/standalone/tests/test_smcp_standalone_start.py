@@ -80,6 +80,21 @@ async def test_up_that_is_stopped_while_it_is_loaded_leaves_no_directory(
     assert not list(tmp_path.glob("smcp-up-*"))
 
 
+async def test_up_removes_what_a_killed_one_left_and_nothing_of_one_that_runs(tmp_path: Path) -> None:
+    env = {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    up = (str(BIN / "smcp"), *COMMANDS["smcp"][1:], "--mcp-port", "0")
+    (tmp_path / "mcp_types.py").write_text(NEVER_LOADED)
+    async with service_process(*up, env=env) as running:
+        await eventually(lambda: running.output == ["loading"], timeout=60)
+        [left] = tmp_path.glob("smcp-up-*")
+        for is_left in (True, False):
+            async with service_process(*up, "--check-config", env={"TMPDIR": str(tmp_path)}) as later:
+                assert await later.exit_code(timeout=60) == 0
+            assert left.exists() == is_left
+            running.signal(signal.SIGKILL)
+            await running.exit_code()
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_ctrl_c_while_it_is_loaded_ends_it_without_a_traceback(command: str, tmp_path: Path) -> None:
     program, *arguments = COMMANDS[command]

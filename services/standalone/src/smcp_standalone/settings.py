@@ -3,9 +3,10 @@
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -39,6 +40,8 @@ SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
 KEYS: Final = "key-of-this-run.json"
 """The file of the keys that are made for a run (`with_key`)."""
+_LOCK: Final = "lock"
+_TEMPORARY: Final = "smcp-up-"
 _ALONE: Final = "smcp-registry, smcp-gateway and smcp-computer, since `smcp up` runs a nats-server of its own"
 OPTIONS: Final[Mapping[str, str]] = {
     "SMCP_CONFIG": "--config",
@@ -90,12 +93,18 @@ class UpSettings:
 def up_directory(options: UpOptions) -> Iterator[Path]:
     """The directory of this run: `options.data`, locked for this process, or a temporary one."""
     if options.data is None:
-        with tempfile.TemporaryDirectory(prefix="smcp-up-", ignore_cleanup_errors=True) as directory:
+        _remove_leftovers()
+        with (
+            tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True) as directory,
+            (Path(directory) / "new").open("w") as lock,
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            Path(lock.name).rename(Path(directory) / _LOCK)  # only now: another start may look already
             yield Path(directory)
         return
     try:
         options.data.mkdir(parents=True, exist_ok=True)
-        lock = (options.data / "lock").open("w")
+        lock = (options.data / _LOCK).open("w")
     except OSError as error:
         raise SettingsError(f"--data: {options.data} cannot be used: {error.strerror}") from error
     with lock:
@@ -104,6 +113,16 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
         except OSError as error:
             raise Failure(f"--data: another smcp up runs in {options.data}") from error
         yield options.data
+
+
+def _remove_leftovers() -> None:
+    """Remove the temporary directories of this user's runs that were killed: nobody holds their locks."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
+        with suppress(OSError):
+            if path.lstat().st_uid == os.getuid():
+                with (path / _LOCK).open() as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path)
 
 
 def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
