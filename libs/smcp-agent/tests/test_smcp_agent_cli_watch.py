@@ -44,6 +44,18 @@ async def test_watch_asks_in_an_office_without_computers_whether_that_is_its_nam
     assert err.splitlines() == ["Watching the office 'office'; ctrl-C ends it.", why]
 
 
+async def test_watch_says_of_a_lost_connection_that_it_keeps_trying() -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+        process = await start(gateway, "watch")
+        assert await line(process.stderr) == WATCHING
+        gateway.cut()
+        assert "Disconnected" in (told := await line(process.stdout))
+        assert told.endswith("; it keeps trying\n")
+        process.send_signal(signal.SIGINT)
+        assert (await ended(process))[0] == 0
+
+
 async def test_watch_prints_a_line_of_json_for_each_change_and_ends_after_its_time() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)

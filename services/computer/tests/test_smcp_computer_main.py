@@ -261,6 +261,12 @@ async def test_without_nats_the_command_fails_with_one_sentence(tmp_path: Path) 
     assert "127.0.0.1:1" in err
 
 
+async def test_a_computer_that_is_told_neither_a_gateway_nor_nats_says_at_once_what_to_set(tmp_path: Path) -> None:
+    code, _, err = await run("run", "--config", write(tmp_path / "c.json"), *PLACE)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "--gateway (SMCP_GATEWAY_URL): is missing" in err
+
+
 @pytest.mark.rule("events.must.computer.rooms", "computer.main.order", "computer.main.stop", "computer.safety.zombies")
 async def test_the_command_runs_until_stopped_and_leaves_no_process(nats_url: str, tmp_path: Path) -> None:
     file = write(tmp_path / "c.json", box=configs.stdio(fresh=True), bad=configs.stdio("no_such_module", fresh=True))

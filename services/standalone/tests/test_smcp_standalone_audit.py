@@ -70,6 +70,13 @@ async def test_list_filters_and_prints_each_record_as_it_was_written(path: Path)
     assert listed.stdout.splitlines() == [path.read_text().splitlines()[at] for at in (1, 3)]
 
 
+async def test_list_names_what_it_shows_to_people_and_says_the_zone_of_times(path: Path) -> None:
+    join, *_ = audit("list", "--file", str(path)).stdout.splitlines()
+    at, *words = join.split("  ")
+    assert words == ["join", "ok", "office=lab", "role=agent", "name=eve", "subject=alice"]
+    assert datetime.fromisoformat(at).tzinfo is not None
+
+
 async def test_an_output_that_cannot_be_written_is_a_sentence_and_one_that_nobody_reads_any_more_is_silent(
     path: Path,
 ) -> None:

@@ -30,6 +30,7 @@ from smcp_testing.waiting import eventually
 
 SMCP = Path(sys.executable).parent / "smcp"
 EVIL = "a\u202eb"
+HERE = datetime.now().astimezone().utcoffset()
 OFFICES = ((1, "lab"), (2, "attic"), (3, "lab"))
 RECORD = {
     "at": "2026-01-31T12:00:00.123Z",
@@ -79,6 +80,8 @@ async def test_offices_and_members_are_shown_in_printable_text_and_as_json(nats_
         [office] = json.loads((await smcp("offices", "--json", SMCP_NATS_URL=nats_url)).stdout)["offices"]
         assert (office["office"], office["agent"], office["computers"]) == ("lab", EVIL, 1)
         shown = await smcp("room", "lab", SMCP_NATS_URL=nats_url)
+        assert "" not in cells(shown.stdout, "┃")[0]
+        assert {datetime.fromisoformat(row[2]).utcoffset() for row in cells(shown.stdout, "│")} == {HERE}
         assert [row[:2] for row in cells(shown.stdout, "│")] == [["agent", "a\ufffdb"], ["computer", "pc"]]
         told = json.loads((await smcp("room", "lab", "--json", SMCP_NATS_URL=nats_url)).stdout)
         assert [(each["role"], each["name"]) for each in told["members"]] == [("agent", EVIL), ("computer", "pc")]
@@ -203,7 +206,9 @@ async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str
         (["log-level", "loud"], {}, 2, "LEVEL: 'loud' is none of debug, info"),
         (["offices"], {"SMCP_NATS_URL": "http://x"}, 2, "SMCP_NATS_URL"),
         (["offices"], {"SMCP_NATS_CREDS": str(credential)}, 2, "field 'inbox_prefix'"),
-        (["offices"], {"SMCP_NATS_URL": "nats://127.0.0.1:1"}, 1, "could not be reached"),
+        (["audit", "list"], {"SMCP_NATS_URL": "nats://127.0.0.1:1"}, 1, "could not be reached"),
+        (["offices"], {"XDG_STATE_HOME": str(tmp_path)}, 1, "no `smcp up` of this user runs here"),
+        (["audit", "list"], {"XDG_STATE_HOME": str(tmp_path)}, 1, "for another system set SMCP_NATS_URL"),
         (["offices"], {"SMCP_NATS_URL": nats_url}, 1, "no registry answers"),
         (["audit", "list"], {"SMCP_NATS_URL": nats_url}, 1, "no registry answers"),
         (["audit", "verify"], {"SMCP_NATS_URL": nats_url}, 1, "no registry answers"),

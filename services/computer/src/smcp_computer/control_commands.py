@@ -214,8 +214,13 @@ def plain(text: str) -> str:
     return printable(text, newline="\n")
 
 
-def when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def when(time: float | str) -> str:
+    """A time for people (Unix seconds or RFC 3339), in this machine's zone, which it says; other text as it is."""
+    try:
+        read = datetime.fromisoformat(time) if isinstance(time, str) else datetime.fromtimestamp(time, UTC)
+        return read.astimezone().isoformat(" ", "seconds")
+    except (ValueError, OverflowError):
+        return str(time)
 
 
 def _asks(command: str, show: Callable[[Said], None], what: str) -> None:

@@ -96,6 +96,9 @@ def serve(
         _say("warning", settings.config, configuration.warnings)
     if configuration.problems:
         raise SettingsError(*(f"{settings.config}: {problem}" for problem in configuration.problems))
+    if not check_config and not {"gateway_url", "nats_url", "nats_creds"} & settings.model_fields_set:
+        where = "is missing: where a gateway listens, such as http://127.0.0.1:8000 (`smcp up` prints it)"
+        raise SettingsError(f"--gateway (SMCP_GATEWAY_URL): {where}; or set SMCP_NATS_URL, to connect over NATS")
     credentials = configured_credentials(settings.nats_creds)
     from smcp_computer.app import open_service  # noqa: PLC0415 -- takes a second to load; what is wrong is said before
     from smcp_computer.mcp.process import kill_children  # noqa: PLC0415 -- as below

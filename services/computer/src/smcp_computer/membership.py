@@ -204,5 +204,6 @@ class Membership:
 
 def hinted(refusal: str) -> str:
     """A refusal of the office, with what the user can do about it."""
-    of_name = "has a Computer named" in refusal or "not for this name" in refusal
-    return f"{refusal}; choose another name with --name (SMCP_NAME)" if of_name else refusal
+    if "has a Computer named" in refusal or "not for this name" in refusal:
+        return f"{refusal}; choose another name with --name (SMCP_NAME)"
+    return f"{refusal}; give it with --token-file or SMCP_TOKEN" if "a token is needed" in refusal else refusal

@@ -73,7 +73,7 @@ def office_of(scope: Scope) -> str:
     """The name of the office in a request's URL, in NFC. Raises Malformed: it is not UTF-8, or no name."""
     why = "is not UTF-8"
     if scope["path"] in (_PATH, _PATH.rstrip("/")):
-        raise refused("the office in the URL", "is missing; the URL ends in its name, as in /mcp/home")
+        raise refused("the office in the URL", "missing; the URL has to end in its name, as in /mcp/home")
     try:
         return check_name(unquote_to_bytes(scope["raw_path"])[len(_PATH) :].decode())
     except UnicodeDecodeError:

@@ -14,6 +14,7 @@ from smcp_bus.audit import Kind, in_records
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_bus.subjects import AUDIT_OF_SEVERAL
+from smcp_computer.control_commands import when
 from smcp_proto.printable import escaped_json, printable
 from smcp_service.cli import parse_time, print_command
 from smcp_service.lifecycle import Failure, counted
@@ -41,6 +42,10 @@ POLL_S: Final = 1.0
 """`follow` asks for new records so often (seconds): a subscription would lose those of an interruption."""
 SKEW_S: Final = 300
 """How far the clocks of a writer and of nats-server may differ (seconds): a record is stored after its `at`."""
+_SHOWN: Final = (
+    *("office", "role", "name", "computer", "tool", "event", "ms"),
+    *("req_id", "subject", "by", "address", "why"),
+)
 _BLANKS: Final = str.maketrans("\t\r\n", "   ")
 """In JSON they stand between values only."""
 File = Annotated[
@@ -219,7 +224,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
 
 
 def _run(main: Any) -> None:
-    configure_logging("smcp-audit", level="warning")
+    configure_logging("smcp-audit", level="error")
     print_command(main)
 
 
@@ -258,11 +263,6 @@ class _Shown:
 
 
 def _line(record: dict[str, Any]) -> str:
-    said = [record.get("at"), record.get("kind"), record.get("outcome"), record.get("office")]
-    said += [record.get("role"), record.get("name"), record.get("computer"), record.get("tool") or record.get("event")]
-    ms = record.get("ms")
-    parts = ["-" if each is None else printable(str(each)) for each in said]
-    parts.append("-" if ms is None else f"{ms} ms")
-    more = [(name, record.get(name)) for name in ("req_id", "subject", "by", "address", "why")]
-    parts += [f"{name}={printable(str(value))}" for name, value in more if value is not None]
-    return "  ".join(parts)
+    said = [when(str(record.get("at"))), record.get("kind"), record.get("outcome")]
+    said += [f"{name}={record[name]}" for name in _SHOWN if record.get(name) is not None]
+    return "  ".join(printable(str(each)) for each in said)

@@ -120,7 +120,7 @@ def add(
 
 @app.command("list")
 def list_keys(file: File, as_json: AsJson = False) -> None:
-    """List the keys: who holds each, what it is for, how long; never the key."""
+    """List the keys: the holder of each, what it allows, and until when. The keys themselves are not shown."""
     entries = key_file.read(file)
     if as_json:
         typer.echo(json.dumps({"keys": [_shown(entry) for entry in entries]}, ensure_ascii=False))
@@ -211,4 +211,4 @@ def _line(entry: KeyEntry) -> str:
     only += "  delegates" if entry.delegates else ""
     for what, patterns in (("computers", entry.computers), ("tools", entry.tools)):
         only += "" if patterns == ANY else f"  {what}: {', '.join(patterns)}"
-    return f"{entry.id}  {entry.subject}  offices: {offices}  roles: {roles}  names: {names}{only}  {until}"
+    return f"{entry.id}  subject: {entry.subject}  offices: {offices}  roles: {roles}  names: {names}{only}  {until}"

@@ -266,7 +266,7 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
     if key is not None:
         lines.append(f"  Key of this run    {key}")
         lines.append(
-            "                     (smcp-agent and the SDK find it by themselves at this URL; others send it as token)"
+            "                     (smcp-agent and the SDK find it on this machine; other clients need it as token)"
         )
     elif asks_who:
         lines.append("  Tokens             are needed: SMCP_TOKEN or --token of smcp-agent")

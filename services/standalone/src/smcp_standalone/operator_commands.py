@@ -26,7 +26,7 @@ from smcp_bus.nats.config import BusConfig, configured_credentials, load_credent
 from smcp_bus.operations import LevelAnswer
 from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomMember, RoomQuestion
 from smcp_bus.subjects import AUDIT_ALL, AUDIT_OF_SEVERAL, LOG_LEVEL, audit, operators
-from smcp_computer.control_commands import print_table
+from smcp_computer.control_commands import print_table, when
 from smcp_computer.settings import states_directory
 from smcp_proto.errors import ErrorBody
 from smcp_proto.member_names import check_name
@@ -84,7 +84,10 @@ def command_config(settings: ServiceSettings, name: str) -> BusConfig:
 async def operator_bus() -> AsyncIterator[NatsBus]:
     """A bus with the credential of an operator. Raises Failure."""
     config, named = command_config(load_settings(ServiceSettings), "smcp-operator"), os.environ.get("SMCP_NATS_URL")
-    if config.credentials is None and not named and (beside := _find_local_run()) is not None:
+    if config.credentials is None and not named:
+        if (beside := _find_local_run()) is None:
+            other = "for another system set SMCP_NATS_URL, and SMCP_NATS_CREDS to the credential of an operator"
+            raise Failure(f"no `smcp up` of this user runs here; {other}")
         config = replace(config, url=beside["url"], credentials=load_credentials(Path(beside["credentials"])))
     try:
         async with open_bus(config) as bus:
@@ -170,10 +173,10 @@ def room(office: Office, as_json: AsJson = False) -> None:
             typer.echo(printable_json({"office": page.office, "members": members}, indent=None))
             return
         rows = [
-            (each.role, each.name, each.since or "?", each.by, each.a2c_version or "-", "moves" if each.moving else "")
+            (each.role, each.name, when(each.since or "?"), each.by, each.a2c_version or "-", "moving" * each.moving)
             for each in found
         ]
-        head = ("Role", "Name", "Since", "Credential", "Version", "")
+        head = ("Role", "Name", "Since", "Credential", "Version", "State")
         print_table(head, rows, f"the office {office!r} has no members")
 
     _look(show)
@@ -184,7 +187,7 @@ def watch(
     count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show joins, leaves and calls of an office as they come, without being a member. Needs SMCP_AUDIT=on there."""
+    """Show joins, leaves and calls of an office as they come. Its gateways need SMCP_AUDIT=on, as in `smcp up`."""
     recorded = in_records("office", _checked(office))
 
     async def show(bus: NatsBus, stop: asyncio.Event) -> None:
@@ -282,7 +285,7 @@ def _checked(office: str) -> str:
 
 
 def _agent(office: OfficeSummary) -> tuple[str, str]:
-    return ("-", "-") if office.agent is None else (office.agent, office.since or "?")
+    return ("-", "-") if office.agent is None else (office.agent, when(office.since or "?"))
 
 
 def _line(event: Mapping[str, Any]) -> str:

@@ -333,7 +333,8 @@ def print_event(event: events.Event, *, as_object: bool) -> None:
     else:
         name = found.pop("event")
         shown = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in found.items()]
-        typer.echo(f"{now.astimezone():%H:%M:%S}  {printable(' '.join([name, *shown]))}")
+        more = "; it keeps trying" if isinstance(event, events.Disconnected | events.RejoinRefused) else ""
+        typer.echo(f"{now.astimezone():%H:%M:%S}  {printable(' '.join([name, *shown]))}{more}")
 
 
 def event_json(event: events.Event) -> dict[str, Any]:

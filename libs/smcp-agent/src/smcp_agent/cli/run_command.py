@@ -224,7 +224,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 def _hint(error: SmcpError) -> str:
     match error:
         case NotAuthenticated():
-            return "SMCP_TOKEN (--token) says who you are. The key of `smcp up` is found by the URL that it printed."
+            return "Give your key or token by --token (SMCP_TOKEN). The key of your own `smcp up` is found without."
         case NotAGateway():
             return "--url (SMCP_URL) says where Agents connect: `smcp up` prints it, beside the URL for MCP clients."
         case JoinRefused(details={"field": str(field)}) if field in CHOSEN_BY:
