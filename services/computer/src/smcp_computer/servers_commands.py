@@ -222,11 +222,12 @@ def _edit(
 
 def _print_outcome(said: Said, server: str, as_json: bool) -> None:
     """Raises Failure: the Computer does not take the file, or the server does not run."""
-    print_answer(said, as_json, print_status)
+    own = [each for each in said["servers"] if each["name"] == server]
+    print_answer(said, as_json, lambda said: print_status({**said, "servers": own or said["servers"]}))
     if said["config_problem"]:
         raise Failure("the Computer keeps its previous configuration")
-    for each in said["servers"]:
-        if each["name"] == server and each["state"] in ("failed", "backoff"):
+    for each in own:
+        if each["state"] in ("failed", "backoff"):
             raise Failure(f"the MCP server {server!r} does not run ({each['state']}): {each['reason']}")
 
 
