@@ -153,6 +153,12 @@ async def test_a_server_is_restarted_by_hand(nats_url: str) -> None:
         assert why == "no MCP server 'box' runs here"
 
 
+async def test_a_change_of_one_server_shows_that_one_alone(nats_url: str) -> None:
+    async with controlled(nats_url, box=configs.stdio(), other=configs.stdio()):
+        shown = (await command("servers", "restart", "box")).stdout
+        assert ("box" in shown, "other" in shown) == (True, False)
+
+
 async def test_a_url_is_no_program_of_a_server(tmp_path: Path) -> None:
     added = await command("servers", "add", "t5", "http://127.0.0.1:1/mcp", "--config", str(tmp_path / "c.json"))
     assert (added.exit_code, list(tmp_path.iterdir())) == (2, [])
@@ -334,6 +340,9 @@ async def test_a_server_that_lacked_a_value_is_started_by_a_restart_once_that_is
         again = await command("secrets", "set", "token", typed="another-0ne\n")
         assert (again.exit_code, again.stdout) == (0, "")
         assert "servers restart SERVER" in again.stderr
+        assert "no input" not in again.stderr
+        wrong = await command("secrets", "set", "tokn", typed="another-0ne\n")
+        assert "the configuration has no input 'tokn'; did you mean 'token'?" in wrong.stderr
         assert json.loads((await command("inputs", "--json")).stdout)["inputs"][0]["source"] == "its kept value"
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 import typer
 
 from smcp_computer.config.secret_store import SecretStore, is_sealed, unseal_file, write_private
-from smcp_computer.control_commands import Json, Name, Office, find, plain, print_json
+from smcp_computer.control_commands import Json, Name, Office, find, plain, print_json, warn
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_service.lifecycle import Failure
-from smcp_service.settings import SettingsError, load_settings
+from smcp_service.settings import SettingsError, did_you_mean, load_settings
 
 app = typer.Typer(
     no_args_is_help=True, help="Keep values of inputs encrypted on this host, and encrypt whole configurations."
@@ -50,6 +50,10 @@ def set_value(
     if not value:
         raise Failure("nothing is kept: the value is empty")
     _kept_secrets(office, name).put(input_id, value)
+    with suppress(Failure):  # no Computer runs whose inputs are known
+        known = [each["id"] for each in find(office, name).ask("GET", "inputs")["inputs"]]
+        if input_id not in known:
+            warn(f"the configuration has no input {input_id!r}{did_you_mean(input_id, known)}")
     _report("kept", input_id, f"kept {input_id!r}; {_USED}", as_json)
 
 
