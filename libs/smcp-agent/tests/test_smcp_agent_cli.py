@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -160,6 +161,14 @@ main()
 """
     process = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, check=False, timeout=PATIENCE_S)
     assert (process.returncode, process.stdout, process.stderr) == (130, b"", b"")
+
+
+async def test_a_closed_standard_output_is_no_error() -> None:
+    async with fake_gateway() as gateway:
+        environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office"}
+        closed = ("sh", "-c", '"$0" "$@" >&-', str(COMMAND), "list")
+        process = await asyncio.create_subprocess_exec(*closed, env=environment, stderr=subprocess.PIPE)
+        assert (await ended(process))[0] == 0
 
 
 async def test_ctrl_c_while_it_connects_ends_with_130() -> None:

@@ -219,6 +219,16 @@ async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str
         assert len(ended.stderr.splitlines()) == 1
 
 
+async def test_closed_standard_streams_are_no_crash(nats_url: str) -> None:
+    closed = ("sh", "-c", '"$0" "$@" <&- >&-', str(SMCP), "offices")
+    environment = {**os.environ, "SMCP_NATS_URL": nats_url}
+    process = await asyncio.create_subprocess_exec(*closed, env=environment, stderr=subprocess.PIPE)
+    async with asyncio.timeout(60):
+        _, err = await process.communicate()
+    assert process.returncode == 1
+    assert err.decode().startswith("error: no registry answers")
+
+
 async def test_beside_two_systems_the_operator_has_to_say_which_is_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ def main() -> NoReturn:
     """Run `smcp-agent`; a ctrl-C ends it with 130 and no traceback, also while its libraries are being imported: some
     would catch a KeyboardInterrupt."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    if sys.stdout is None:  # closed (`>&-`)
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 -- until the process ends
     if sys.argv[1:] == ["--version"]:
         from importlib.metadata import version  # noqa: PLC0415 -- ctrl-C may end it, too
 

@@ -23,6 +23,9 @@ def run_command(module: str, command: str | None = None) -> NoReturn:
     """Import `module` and run its `main`; `--version` alone is answered without that. ctrl-C ends the process at once
     until `lifecycle.run` listens for signals: libraries would catch a KeyboardInterrupt."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`>&-`): uvloop aborts where a socket gets its number
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: PTH123, SIM115 -- until the process ends
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(version_line(module.partition(".")[0].replace("_", "-"), command) + "\n")
         raise SystemExit(0)
