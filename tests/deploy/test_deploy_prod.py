@@ -22,7 +22,7 @@ from tests.deploy.running import nats_server, probes_succeed, start
 
 NODES = [f"smcp-nats-{number}" for number in range(3)]
 _COMMAND = re.compile(r"^ {7,}(smcp .+?|kubectl create secret .+?)(?: {2,}#.*)?$", re.MULTILINE)
-_NAMED_FOR_TLS = re.compile(r"with the names (.+?)\. cert-manager", re.DOTALL)
+_NAMED_FOR_TLS = re.compile(r"with the names (.+?`)\.\n", re.DOTALL)
 
 
 @pytest.fixture(scope="module")
