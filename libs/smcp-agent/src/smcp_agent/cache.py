@@ -120,6 +120,8 @@ class _ToolEntry:
         self.task: asyncio.Task[None] | None = None
         self.is_news = True
         """Whether the first answer is an event."""
+        self.is_told = False
+        """Whether an event has told of the tools."""
 
 
 class ToolCache:
@@ -160,7 +162,7 @@ class ToolCache:
         entry = self.entries.get(computer)
         if entry is None:
             raise no_such_computer(computer, did_you_mean(computer, self.entries))
-        await self._tried(computer, entry)
+        await self._tried(computer)
         if entry.tools is None:
             assert entry.error is not None
             raise entry.error
@@ -172,19 +174,25 @@ class ToolCache:
 
     async def all(self) -> dict[str, Tools]:
         """The tools of all Computers, by name; one whose tools could not be fetched so far is left out."""
-        for name, entry in list(self.entries.items()):
-            await self._tried(name, entry)
+        await self._tried(*self.entries)
         return {name: entry.tools for name, entry in sorted(self.entries.items()) if entry.tools is not None}
 
-    async def _tried(self, computer: str, entry: _ToolEntry) -> None:
-        """Wait for the first answer. Who does not wait any longer hears of it by an event."""
+    async def _tried(self, *names: str) -> None:
+        """Wait for the first answers. Who does not wait any longer hears of them by events."""
+        unknown = [(name, entry) for name in names if not (entry := self.entries[name]).tried.is_set()]
         try:
-            await entry.tried.wait()
+            for _, entry in unknown:
+                await entry.tried.wait()
         except asyncio.CancelledError:
-            entry.is_news = True
-            if entry.tools is not None:  # both came at once
-                self._publish(ToolsChanged(computer, entry.tools))
+            for name, entry in unknown:
+                entry.is_news = True
+                if entry.tools is not None and not entry.is_told and self.entries.get(name) is entry:
+                    self._tell(name, entry, entry.tools)
             raise
+
+    def _tell(self, computer: str, entry: _ToolEntry, tools: Tools) -> None:
+        entry.is_told = True
+        self._publish(ToolsChanged(computer, tools))
 
     async def _keep(self, computer: str, entry: _ToolEntry) -> None:
         backoff = Backoff()
@@ -208,4 +216,4 @@ class ToolCache:
             entry.tools = tools
             entry.tried.set()
             if is_news:
-                self._publish(ToolsChanged(computer, tools))
+                self._tell(computer, entry, tools)
