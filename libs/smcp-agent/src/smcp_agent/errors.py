@@ -5,7 +5,8 @@ version does not know as `SmcpError`, with that `code`); the classes defined her
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
+from heapq import nlargest
 from typing import Any, Final
 
 from smcp_proto.errors import (
@@ -93,9 +94,25 @@ def not_open() -> Closed:
     return Closed("this SmcpAgent is not open: use it inside its `async with`, or after `open()`")
 
 
+LONGEST_NAME: Final = 128
+MOST_COMPARED: Final = 20
+"""Characters of a name for which a similar one is sought, and names that are compared with it in full, the likeliest
+ones: 1,000 that are made for it would take more than a second of the event loop."""
+LIKE: Final = 0.6
+"""How similar (`difflib`) the nearest one has to be."""
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The end of a sentence, which asks whether the nearest of `names` was meant; empty where none is like it."""
-    near = get_close_matches(name, list(names), n=1)
+    if len(name) > LONGEST_NAME:
+        return ""
+    matcher = SequenceMatcher(b=name)
+
+    def likeness(other: str) -> float:
+        matcher.set_seq1(other)
+        return matcher.quick_ratio() if matcher.real_quick_ratio() >= LIKE else 0.0
+
+    near = get_close_matches(name, nlargest(MOST_COMPARED, names, key=likeness), n=1, cutoff=LIKE)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
