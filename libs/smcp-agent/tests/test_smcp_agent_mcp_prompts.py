@@ -81,6 +81,20 @@ async def test_a_prompt_whose_computer_has_just_left_is_an_error_that_names_no_o
                 await text(bridge, "greet")
 
 
+async def test_a_prompt_whose_mcp_server_was_removed_does_not_say_that_its_computer_has_left() -> None:
+    async def removed(_: dict[str, Any]) -> Any:
+        said = "serverId: this Computer has no MCP server 'a'; there are: b"
+        return {"code": 404, "message": said, "details": {"smcp_code": "SMCP_RESOURCE_NOT_FOUND", "field": "serverId"}}
+
+    async with fake_gateway() as gateway:
+        with_prompts(computers_at(gateway, "red")["red"], {"name": "greet"})
+        async with bridged(gateway) as bridge:
+            assert await named(bridge) == ["greet"]
+            gateway.answers["client:prompts/get"] = removed
+            with pytest.raises(MCPError, match=r"^error 404: .*this Computer has no MCP server 'a'; there are: b$"):
+                await text(bridge, "greet")
+
+
 async def test_no_prompt_takes_the_name_of_another_computers_prompt() -> None:
     async with fake_gateway() as gateway:
         made = computers_at(gateway, "blue", "red")

@@ -113,7 +113,8 @@ def mcp_error(error: SmcpError) -> MCPError:
         return MCPError(error.rpc_code, error.message, error.data)
     code = types.INVALID_PARAMS if isinstance(error, Malformed) else types.INTERNAL_ERROR
     # the gateway's may name other Computers, which this client may not ask
-    message = "its Computer has left the office" if isinstance(error, NotFound) else as_sent(error).message
+    has_left = isinstance(error, NotFound) and error.smcp_code is None
+    message = "its Computer has left the office" if has_left else as_sent(error).message
     return MCPError(code, f"error {int(error.code)}: {message}")
 
 
