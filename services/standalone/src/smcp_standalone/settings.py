@@ -40,8 +40,9 @@ SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
 KEYS: Final = "key-of-this-run.json"
 """The file of the keys that are made for a run (`with_key`)."""
-_LOCK: Final = "lock"
 _TEMPORARY: Final = "smcp-up-"
+_TEMPORARY_LOCK: Final = "temporary"
+"""Not the lock of `--data`: that directory is never removed, whatever its name."""
 _ALONE: Final = "smcp-registry, smcp-gateway and smcp-computer, since `smcp up` runs a nats-server of its own"
 OPTIONS: Final[Mapping[str, str]] = {
     "SMCP_CONFIG": "--config",
@@ -99,12 +100,12 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
             (Path(directory) / "new").open("w") as lock,
         ):
             fcntl.flock(lock, fcntl.LOCK_EX)
-            Path(lock.name).rename(Path(directory) / _LOCK)  # only now: another start may look already
+            Path(lock.name).rename(Path(directory) / _TEMPORARY_LOCK)  # only now: another start may look already
             yield Path(directory)
         return
     try:
         options.data.mkdir(parents=True, exist_ok=True)
-        lock = (options.data / _LOCK).open("w")
+        lock = (options.data / "lock").open("w")
     except OSError as error:
         raise SettingsError(f"--data: {options.data} cannot be used: {error.strerror}") from error
     with lock:
@@ -120,7 +121,7 @@ def _remove_leftovers() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
         with suppress(OSError):
             if path.lstat().st_uid == os.getuid():
-                with (path / _LOCK).open() as lock:
+                with (path / _TEMPORARY_LOCK).open() as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(path)
 
