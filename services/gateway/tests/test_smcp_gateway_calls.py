@@ -40,6 +40,17 @@ async def test_the_first_verdict_settles_a_call_and_its_task_goes_on() -> None:
     assert len(table) == 0
 
 
+async def test_another_session_cannot_cancel_a_call() -> None:
+    table, call = CallTable(), pending()
+    task = await started(table, call)
+    table.cancel("somebody else", "r", now=0.0)
+    assert call.cancelled_at is None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(table) == 0
+
+
 async def test_a_cancel_affects_only_tool_calls_and_can_be_taken_back() -> None:
     table, call, tools = CallTable(), pending(), pending(tracked=False)
     tasks = [await started(table, call), await started(table, tools)]
