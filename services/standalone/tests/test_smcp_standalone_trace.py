@@ -15,6 +15,9 @@ import anyio
 import pytest
 from aiohttp import web
 
+from smcp_bus import request_spans
+from smcp_proto import catalog
+from smcp_service import telemetry
 from smcp_standalone import trace_command
 from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.jaeger_api import jaeger_routes
@@ -290,3 +293,10 @@ async def test_the_installed_command_prints_it() -> None:
         )
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.splitlines()[-1] == f"{url}/trace/{REQ_ID}"
+
+
+def test_what_requests_say_of_their_traces_is_what_telemetry_reads() -> None:
+    """The packages import nothing of each other: a trace would have another id than its `req_id`, and no failed call
+    would be recorded afterwards."""
+    assert telemetry.TRACE_ID_KEY == catalog.TRACE_ID_KEY
+    assert isinstance(telemetry.RequestTracerProvider(telemetry.sampler_from({})), request_spans.Recorder)
