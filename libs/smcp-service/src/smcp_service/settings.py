@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from heapq import nlargest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
@@ -213,11 +214,25 @@ def doubtful_variables(
     return sentences
 
 
+LONGEST_NAME: Final = 128
+MOST_COMPARED: Final = 20
+"""Characters of a name for which a similar one is sought, and names that are compared with it in full, the likeliest
+ones: 500 that are made for it would take a second of the event loop."""
+
+
 def did_you_mean(written: str, known: Iterable[str], *, cutoff: float = 0.65) -> str:
     """The end of a sentence about an unknown name: `; did you mean 'x'?`, or empty. camelCase counts as snake_case."""
     folded = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", written).lower()
     by_folded = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(folded, by_folded, n=1, cutoff=cutoff)
+    if len(folded) > LONGEST_NAME:
+        return ""
+    matcher = difflib.SequenceMatcher(b=folded)
+
+    def likeness(other: str) -> float:
+        matcher.set_seq1(other)
+        return matcher.quick_ratio() if matcher.real_quick_ratio() >= cutoff else 0.0
+
+    found = difflib.get_close_matches(folded, nlargest(MOST_COMPARED, by_folded, key=likeness), n=1, cutoff=cutoff)
     return f"; did you mean {by_folded[found[0]]!r}?" if found and by_folded[found[0]] != written else ""
 
 
