@@ -1,6 +1,7 @@
 """The bus while nats-server goes, is suspended, comes back, or reports an error."""
 
 import asyncio
+import time
 from functools import partial
 from urllib.parse import urlparse
 
@@ -304,6 +305,36 @@ async def test_offices_take_turns_where_requests_wait_and_the_one_with_the_most_
         await eventually(lambda: len(handled) == 101)
         assert [subject for subject in handled[:8] if subject != flood] == [others[at] for at in (0, 2, 1, 3)]
         assert handled.count(flood) == 97
+
+
+async def test_a_flood_costs_little_where_many_offices_wait_and_the_request_that_waits_longest_is_kept(
+    nats_url: str,
+) -> None:
+    async with open_bus(BusConfig(url=nats_url, backlog_messages=10_000)) as bus:
+        go = asyncio.Event()
+        handled: list[str] = []
+
+        async def answer(incoming: Incoming) -> Reply:
+            await go.wait()
+            handled.append(incoming.subject)
+            return Reply(b"")
+
+        serving = await bus.serve("smcp.v1.*.server.*.*.*", answer, limit=1)
+
+        def arrives(office: str) -> None:
+            serving.receive(b"smcp.v1.%b.server.computer.pc.join" % office.encode(), b"_INBOX.nobody", b"", b"")
+
+        began = time.thread_time()
+        for number in range(12_000):
+            arrives(f"office-{number}")
+        for _ in range(3000):
+            arrives("flood")
+        arrives("office-1")
+        assert time.thread_time() - began < 1, "each that is dropped took 1 ms"
+        assert serving.waiting == 10_000
+        go.set()
+        await eventually(lambda: len(handled) == 10_001)
+        assert [subject.split(".")[2] for subject in handled[:10_000]] == [f"office-{at}" for at in range(10_000)]
 
 
 async def test_subjects_with_white_space_and_headers_with_line_breaks_are_refused(nats_url: str) -> None:

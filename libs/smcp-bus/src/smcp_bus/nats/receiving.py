@@ -155,8 +155,9 @@ _Message = tuple[str, str, bytes, bytes, float]
 class Serving:
     """The messages on one subject: a task for each, at most `limit` at a time; the others wait.
 
-    Of requests that wait the offices take turns, and where too many wait, one of the office with the most is dropped: a
-    registry serves those that do not trust each other on one subject. Notifications are handled as they arrive.
+    Of requests that wait the offices take turns: a registry serves those that do not trust each other on one subject.
+    One that is too much is dropped if its office has as many as others on average; else one of the office with the most
+    is. Notifications are handled as they arrive.
     """
 
     bus: "NatsBus"
@@ -212,16 +213,21 @@ class Serving:
         self.waiting += 1
         self._backlog_bytes += len(body)
         while self.waiting > self.bus.config.backlog_messages or self._backlog_bytes > self.bus.config.backlog_bytes:
-            self._take(max(self._backlog, key=lambda each: len(self._backlog[each])), newest=True)
+            own = len(self._backlog.get(office, ()))
+            if own * len(self._backlog) < self.waiting:  # not for each message of a flood: there may be many offices
+                office = max(self._backlog, key=lambda each: len(self._backlog[each]))
+            self._take(office, newest=True)
             if not self._overrun:
                 self._overrun = True
                 _log.error("messages on %s are dropped: too many wait for their turn", self.subject)
             self.bus.client.dropped()
 
     def _take(self, office: tuple[str, ...], *, newest: bool = False) -> _Message:
-        queue = self._backlog.pop(office)
+        queue = self._backlog[office]
         message = queue.pop() if newest else queue.popleft()
-        if queue:
+        if not newest or not queue:
+            del self._backlog[office]
+        if not newest and queue:
             self._backlog[office] = queue  # behind the others
         self.waiting -= 1
         self._backlog_bytes -= len(message[3])
