@@ -171,7 +171,8 @@ class Serving:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _backlog: dict[tuple[str, ...], deque[_Message]] = field(default_factory=dict, init=False)
-    """What waits, by office (the first tokens of the subject); in the order of their turns."""
+    """What waits, by office or, of hosts and operators, credential (the first tokens of the subject); in the order of
+    their turns."""
     waiting: int = field(default=0, init=False)
     _backlog_bytes: int = field(default=0, init=False)
     _overrun: bool = field(default=False, init=False)
@@ -208,7 +209,7 @@ class Serving:
         if len(self._tasks) < self.limit:
             self._start(message)
             return
-        office = tuple(message[0].split(".", 3)[:3]) if self.answers else ()
+        office = tuple(message[0].split(".", 4)[:4]) if self.answers else ()
         self._backlog.setdefault(office, deque()).append(message)
         self.waiting += 1
         self._backlog_bytes += len(body)
