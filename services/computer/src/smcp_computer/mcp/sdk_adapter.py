@@ -20,7 +20,9 @@ import anyio
 import mcp_types as types
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.client.session import ClientRequestContext
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 from pydantic import ValidationError
@@ -75,7 +77,9 @@ class Watch:
         """What the SDK puts into the `_meta` of its requests: a server of MCP 2026 wants it in each."""
         self._write: Any = None
         self._asked: Counter[str | int] = Counter()
-        """The server's requests that are not answered, by id."""
+        """The server's requests whose answers are not there, by id."""
+        self._unread = 0
+        """Answers that the server has not read. To cancel their requests ends nothing."""
         self._fewer = asyncio.Event()
         self._answers: dict[str | int, asyncio.Future[Answer]] = {}
         """Awaited past the SDK's session (`session`), by id."""
@@ -153,14 +157,27 @@ class Watch:
 
     async def room(self) -> None:
         """Wait until the server may ask again. What it says is not read meanwhile."""
-        while self._asked.total() >= MAX_REQUESTS and not self.ended.is_set():
+        while self._asked.total() + self._unread >= MAX_REQUESTS and not self.ended.is_set():
             self._fewer.clear()
             await self._fewer.wait()
 
-    def over(self, id_: str | int | None) -> None:
-        """A request of the server was answered, or cancelled by it."""
+    @contextmanager
+    def answering(self, message: JSONRPCMessage) -> Iterator[None]:
+        """While a message is written, which may be the answer to a request of the server."""
+        if not isinstance(message, JSONRPCResponse | JSONRPCError):
+            yield
+            return
+        self._over(message.id)
+        self._unread += 1
+        try:
+            yield
+        finally:
+            self._unread -= 1
+            self._fewer.set()
+
+    def _over(self, id_: str | int | None) -> None:
         if id_ is not None:
-            self._asked -= Counter([id_])  # not all of them: a server may give one id to many
+            self._asked -= Counter([coerce_request_id(id_)])  # not all of them: a server may give one id to many
         self._fewer.set()
 
     def sent(self, message: JSONRPCMessage) -> None:
@@ -181,10 +198,10 @@ class Watch:
             case JSONRPCNotification(method="notifications/progress", params=params):
                 self._progressed(params or {})
                 return True
-            case JSONRPCNotification(method="notifications/cancelled", params={"requestId": str() | int() as id_}):
-                self.over(id_)
+            case JSONRPCNotification(method="notifications/cancelled", params=params):
+                self._over(cancelled_request_id_from_params(params))
             case JSONRPCRequest(id=id_):
-                self._asked[id_] += 1
+                self._asked[coerce_request_id(id_)] += 1
             case _:
                 pass
         return False
@@ -253,9 +270,8 @@ class _WatchedWrite(_Watched, ObjectSendStream[SessionMessage]):
     async def send(self, item: SessionMessage) -> None:
         self._watch.sent(item.message)
         try:
-            await self._inner.send(item)
+            with self._watch.answering(item.message):
+                await self._inner.send(item)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._watch.end()
             raise
-        if isinstance(item.message, JSONRPCResponse | JSONRPCError):
-            self._watch.over(item.message.id)
