@@ -211,12 +211,14 @@ async def test_malformed_requests_over_http_write_nothing_to_the_log(
 
 @pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])
 @pytest.mark.parametrize("has_token", [True, False])
+@pytest.mark.parametrize("extension", [b"", b";\rx"])
 async def test_a_body_in_thousands_of_small_chunks_costs_little_and_one_in_a_few_is_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: bytes, has_token: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: bytes, has_token: bool, extension: bytes
 ) -> None:
     anna = key_of(tmp_path / "keys.json", "anna")
     head = upload(anna if has_token else {"Authorization": "none"}, 0)
-    chunks = b"1\r\n \r\n" * (40_000 if has_token else 10_000)  # without a token 64 KiB are read in any case
+    count = 40_000 if has_token else 10_000  # without a token 64 KiB are read in any case
+    chunks = b"1%b\r\n \r\n" % extension * count
     async with with_keys(tmp_path / "keys.json") as service, aiohttp.ClientSession() as http:
         caplog.clear()
         async with line(service) as (reader, writer):

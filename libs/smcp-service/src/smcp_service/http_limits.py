@@ -48,8 +48,8 @@ BUSY: Final = (
     b"Cache-Control: no-store\r\n\r\n"
 )
 """The answer to a connection above `PER_ADDRESS`."""
-_CHUNK: Final = re.compile(rb"\n[0-9A-Fa-f]++(?:[ \t;][^\r\n]*+)?\r\n")
-"""The line before a chunk (RFC 9112, 7.1). A body of JSON has no such lines."""
+_CHUNK: Final = re.compile(rb"\n[0-9A-Fa-f]++(?:[ \t;](?:[^\r\n]|\r(?!\n))*+)?\r\n")
+"""The line before a chunk (RFC 9112, 7.1); h11 takes a CR in its extension. A body of JSON has no such lines."""
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(?::\d{1,5})?")
 
 
