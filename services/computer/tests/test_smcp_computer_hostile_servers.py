@@ -75,6 +75,17 @@ async def test_a_call_behind_one_that_hangs_names_the_server_and_ends_when_the_h
         assert await asyncio.gather(*behind) == [f"{first}: its MCP server 'wild' had stopped answering before", second]
 
 
+async def test_a_server_that_goes_on_with_a_cancelled_call_answers_the_next_one() -> None:
+    """It does one thing at a time: the call that was cancelled does not show that it hangs."""
+    busy = configs.hostile("--hangs", "tools/call", "--for", "8")
+    async with running(limits=Limits(silence_s=6.0), busy=busy) as servers:
+        first = asyncio.create_task(call(servers["busy"], "pid"))
+        await eventually(lambda: len(servers["busy"].calls) == 1)
+        first.cancel("cancelled")
+        await asyncio.wait([first])
+        await answers(servers["busy"])
+
+
 async def test_a_server_that_hangs_at_its_start_is_tried_again() -> None:
     wild = configs.hostile("--hangs", "tools/list")
     async with running(limits=Limits(start_s=1.0), ready=["calm"], wild=wild, calm=configs.hostile()) as servers:

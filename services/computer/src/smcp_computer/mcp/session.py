@@ -214,7 +214,8 @@ class ServerCalls:
         wait_s: how long a call waits.
         why: says why the server is not running.
         refused: is given each refusal of the server.
-        given_up: called for each call that ends without an answer.
+        given_up: called for each call that ends without an answer, unless its caller cancelled it: that says nothing
+            of the server, and one that does one thing at a time goes on with it.
 
     Attributes:
         connection: to the server; None while there is none.
@@ -283,7 +284,8 @@ class ServerCalls:
                 self._idle.clear()
                 return await connection.call(tool, arguments, timeout=timeout, **how)
         except (TimeoutError, asyncio.CancelledError) as error:
-            self._given_up()
+            if error.args != ("cancelled",):
+                self._given_up()
             if limit.expired() and isinstance(error, TimeoutError):
                 why = "was restarted or removed on the Computer before the call ended"
                 raise CallBrokenOff(self._server, why) from None

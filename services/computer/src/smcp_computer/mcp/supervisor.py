@@ -7,7 +7,8 @@ started again after a pause that grows, and that a call cuts short. One that han
 - One that has sent nothing for `silence_s` is given up. But where calls run that were sent before it was asked, it may
   be a program that does one thing at a time: it is `degraded`, and given up when the last of these calls has ended or
   timed out. Calls that come later do not prolong that. A process that was stopped (SIGSTOP) is not spared.
-- A call that was given up, and a request that HTTP refuses (401, 503 …), make it ask at once; the answer decides.
+- A call that was given up, and not by its caller, and a request that HTTP refuses (401, 503 …), make it ask at once;
+  the answer decides.
 
 A call waits up to `wait_s` while its server is started again. No call is sent twice.
 """

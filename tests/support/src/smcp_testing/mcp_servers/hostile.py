@@ -1,14 +1,14 @@
 """An MCP server over stdio that behaves as badly as it is told. It imports next to nothing, so that it starts fast.
 
-    python -I -S hostile.py [--dies WHERE] [--hangs WHERE] [--after N] [--garbage] [--huge WHERE] [--tools N]
+    python -I -S hostile.py [--dies WHERE] [--hangs WHERE [--for S]] [--after N] [--garbage] [--huge WHERE] [--tools N]
         [--flips] [--endless] [--progress N] [--asks N] [--cancels] [--ignores-sigterm] [--leaves] [--runs-away]
         [--mark TEXT]
 
-WHERE is `start` or a method, such as `tools/list`; with `--after N` it comes N times before that. `--garbage` writes
-lines that are no messages before each answer, `--huge` sends 100 MB instead of an answer. `--flips` changes the list of
-tools 100 times a second, in which names stand twice or are illegal. `--endless` lists one page after another, each with
-one more tool of 4 MB. With `--asks` it sends its client N pings before it answers a call, and reads nothing meanwhile;
-with `--cancels` it cancels each of them.
+WHERE is `start` or a method, such as `tools/list`; with `--after N` it comes N times before that. With `--for` it hangs
+once, for S seconds. `--garbage` writes lines that are no messages before each answer, `--huge` sends 100 MB instead of
+an answer. `--flips` changes the list of tools 100 times a second, in which names stand twice or are illegal.
+`--endless` lists one page after another, each with one more tool of 4 MB. With `--asks` it sends its client N pings
+before it answers a call, and reads nothing meanwhile; with `--cancels` it cancels each of them.
 With `--progress` each call that asks for it reports progress N times, and once more in words.
 `--leaves` starts three processes that ignore SIGTERM and keep the streams open: a child, one in
 a session of its own, and a double-forked one. They have the same command line: `--mark` finds them. `--runs-away`
@@ -44,6 +44,9 @@ class Server:
             return
         if option("--dies") == where:
             os._exit(3)
+        if option("--hangs") == where and (slow := option("--for")):
+            time.sleep(float(slow if self.came[where] == self.after + 1 else 0))
+            return
         while option("--hangs") == where:
             time.sleep(60)
 
