@@ -66,7 +66,7 @@ DEEPEST: Final = 200
 """Levels of an answer, as many as `exact_json.read` takes. Readers in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
 MAX_HINTS: Final = 50
-"""Computers of an office whose names are compared with one that is not there."""
+"""Computers of an office that are looked at for one that may be meant; for each, 64 patterns may have to be matched."""
 LONGEST_NAME: Final = 40
 """A longer one is not compared: 50 names that are made for it would take more than 25 ms of the event loop."""
 _FIRST_FIELD: Final = re.compile(rb'\s*\{\s*(?:"_?meta"\s*:\s*null\s*,\s*)?"([A-Za-z_]{1,64})"')
@@ -317,8 +317,8 @@ class Relay:
         own = None if session is None or session.principal is None else session.principal.rights
         rights = [each for each in (own, call.caller.rights) if each is not None]
         present = () if office is None else office.roster.present
-        names = (name for role, name in present if role == "computer" and all(each.may_ask(name) for each in rights))
-        return did_you_mean(pending.computer, islice(names, MAX_HINTS))
+        names = islice((name for role, name in present if role == "computer"), MAX_HINTS)
+        return did_you_mean(pending.computer, [name for name in names if all(each.may_ask(name) for each in rights)])
 
 
 def _not_available() -> Unavailable:
