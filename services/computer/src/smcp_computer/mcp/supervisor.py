@@ -7,8 +7,7 @@ started again after a pause that grows, and that a call cuts short. One that han
 - One that has sent nothing for `silence_s` is given up. But where calls run that were sent before it was asked, it may
   be a program that does one thing at a time: it is `degraded`, and given up when the last of these calls has ended or
   timed out. Calls that come later do not prolong that. A process that was stopped (SIGSTOP) is not spared.
-- A call that was given up, and not by its caller, and a request that HTTP refuses (401, 503 …), make it ask at once;
-  the answer decides.
+- A call that timed out, and a request that HTTP refuses (401, 503 …), make it ask at once; the answer decides.
 
 A call waits up to `wait_s` while its server is started again. No call is sent twice.
 """
@@ -80,8 +79,7 @@ class Limits:
 
 
 class Supervisor:
-    """Keeps one MCP server running; a program starts within `place`. `on_change` is called whenever the tools that can
-    be called may have changed."""
+    """Keeps one MCP server running; a program starts within `place`. `on_change`: its callable tools may differ."""
 
     def __init__(
         self,
@@ -340,7 +338,8 @@ class Supervisor:
                 raise ServerHangs(HANGS)
             self._wake.clear()
             await set_within(silence_s / 30, self._wake)
-        self._offer(self._listed)
+        if self.state is not State.READY:  # it was silent, and has answered
+            self._offer(self._listed)
 
     def relabel(self, config: MCPServerConfig, host: HostSettings) -> None:
         """Take settings that need no restart."""
