@@ -11,7 +11,7 @@ import pytest
 from smcp_computer.config.file import imported, load_config, parse_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import configuration_of_server_json
-from smcp_computer.servers_commands import write_new
+from smcp_computer.config_commands import write_new
 
 SCHEMA: Final = jsonschema_rs.validator_for(
     json.loads((files("smcp_computer") / "config" / "schema.json").read_text(encoding="utf-8"))

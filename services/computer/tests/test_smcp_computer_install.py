@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from smcp_computer.install_command import UNIT, environment_text
-from smcp_computer.main import app
+from smcp_computer.main import UNIT, app, environment_text
 from smcp_service.settings import SettingsError
 
 PLACE = ("--office", "lab 1", "--name", "robot", "--gateway", "https://gateway.example")

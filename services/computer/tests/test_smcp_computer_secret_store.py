@@ -16,8 +16,8 @@ from keyring.errors import KeyringLocked
 
 from smcp_computer.config.file import load_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.secret_store import SecretsError, SecretStore, Vault
-from smcp_computer.servers_commands import edit_file
+from smcp_computer.config.secret_store import SecretsError, SecretStore
+from smcp_computer.config_commands import edit_file
 from smcp_proto.schemas.config import MCPServerStdioConfig
 from smcp_service.lifecycle import Failure
 from smcp_testing.fork_server import COMMANDS, born
@@ -106,6 +106,19 @@ def test_the_key_is_in_the_keyring_of_the_system_where_there_is_one(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["secrets"]  # and no new key was made
 
 
+def test_a_value_is_read_again_after_the_key_file_was_set_and_after_the_keyring_came_back(
+    tmp_path: Path, memory: Memory
+) -> None:
+    SecretStore(tmp_path).put("token", SECRET)
+    key = tmp_path / "mounted"
+    key.write_text("k" * 32)
+    moved = SecretStore(tmp_path, key)
+    assert moved.read() == {"token": SECRET}
+    moved.put("other", "x")
+    memory.locked = True
+    assert moved.read() == {"token": SECRET, "other": "x"}
+
+
 @pytest.mark.parametrize("damage", [b"", b"x", b"a2c-smcp-encrypted:nowhere:x", b"a2c-smcp-encrypted:file:x"])
 def test_a_damaged_file_is_an_error(tmp_path: Path, damage: bytes) -> None:
     SecretStore(tmp_path).put("token", SECRET)
@@ -114,12 +127,12 @@ def test_a_damaged_file_is_an_error(tmp_path: Path, damage: bytes) -> None:
         SecretStore(tmp_path).read()
 
 
-def test_what_is_sealed_is_opened_by_the_same_vault_alone(tmp_path: Path) -> None:
-    sealed = Vault(tmp_path / "a").seal(b"plain")
+def test_what_is_sealed_is_opened_with_the_key_of_the_same_directory_alone(tmp_path: Path) -> None:
+    sealed = SecretStore(tmp_path / "a").seal(b"plain")
     assert b"plain" not in sealed
-    assert Vault(tmp_path / "a").unseal(sealed) == b"plain"
+    assert SecretStore(tmp_path / "a").unseal(sealed) == b"plain"
     with pytest.raises(SecretsError):
-        Vault(tmp_path / "b").unseal(sealed)
+        SecretStore(tmp_path / "b").unseal(sealed)
 
 
 async def secrets(home: Path, *arguments: str, typed: str = "") -> tuple[int | None, str, str]:

@@ -133,21 +133,14 @@ Server = Annotated[
 ]
 
 
-def print_answer(said: Said, as_json: bool, show: Callable[[Said], None]) -> None:
-    """As JSON, or as `show` prints it for people."""
-    if as_json:
-        print_json(said)
-    else:
-        show(said)
-
-
 def print_json(value: object) -> None:
     typer.echo(printable_json(value))
 
 
 def print_status(said: Said) -> None:
-    stopping = said.get("stopping")  # a Computer of an older version does not say it
-    state = f"stopping, {stopping}" if stopping else "ready" if said["ready"] else "not ready"
+    state = "ready" if said["ready"] else "not ready"
+    if said["stopping"]:
+        state = f"stopping, {said['stopping']}"
     calls = counted(said["calls"], "call")
     typer.echo(plain(f"{said['name']} in {said['office']}: {state}, {calls} running, process {said['pid']}"))
     for what, why in said["problems"].items():
@@ -175,12 +168,7 @@ def print_status(said: Said) -> None:
     for each in said["servers"]:
         for warning in each["warnings"]:
             warn(f"{each['name']}: {warning}")
-    print_warnings(said)
-
-
-def print_warnings(said: Said) -> None:
-    """Those of a change of the file."""
-    for warning in said.get("warnings", ()):
+    for warning in said.get("warnings", ()):  # of a change of the file
         warn(f"warning: {warning}")
 
 
@@ -228,7 +216,7 @@ def _asks(command: str, show: Callable[[Said], None], what: str) -> None:
 
     @app.command(command, help=what)
     def ask(office: Office = None, name: Name = None, as_json: Json = False) -> None:
-        print_answer(find(office, name).ask("GET", command), as_json, show)
+        (print_json if as_json else show)(find(office, name).ask("GET", command))
 
 
 def _show_tools(said: Said) -> None:
@@ -282,7 +270,7 @@ def call(
     schema: Said = next((each["params_schema"] for each in listed if each["name"] == tool), {})
     asked = {"tool_name": tool, "params": given | convert_texts(texts, schema), "timeout": timeout}
     result = computer.ask("POST", "call", body=asked, timeout=timeout + CALL_GRACE_S)
-    print_answer(result, as_json, print_result)
+    (print_json if as_json else print_result)(result)
     if result.get("isError"):
         raise typer.Exit(1)
 

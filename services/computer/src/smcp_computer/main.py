@@ -2,30 +2,33 @@
 
 import json
 import os
+import re
+import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from smcp_bus.nats.config import configured_credentials
-from smcp_computer.config.file import ComputerConfig, imported, read_config, read_env_file
+from smcp_computer.config.file import ComputerConfig, imported, load_config, read_config, read_env_file
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
+from smcp_computer.config_commands import pin, secrets_app, servers_app, write_new
 from smcp_computer.control_commands import Json, print_json
 from smcp_computer.control_commands import app as commands_app
-from smcp_computer.install_command import app as install_app
 from smcp_computer.redaction import literal_secrets
-from smcp_computer.secrets_command import app as secrets_app
-from smcp_computer.servers_commands import app as servers_app
-from smcp_computer.servers_commands import pin, write_new
 from smcp_computer.settings import ComputerSettings, check_connection, pins_path
 from smcp_proto.printable import escaped_json
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
-from smcp_service.lifecycle import counted
+from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError, load_settings
+
+UNIT: Final = "smcp-computer.service"
+ETC: Final = Path("/etc/smcp")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +37,6 @@ app = typer.Typer(
 )
 app.add_typer(commands_app)
 app.add_typer(servers_app, name="servers")
-app.add_typer(install_app)
 app.command()(pin)
 app.add_typer(secrets_app, name="secrets")
 
@@ -164,6 +166,94 @@ def import_file(
 def print_schema(as_json: Json = False) -> None:
     """Print the JSON Schema of a configuration file: for editors, by `$schema` in the file."""
     print_json(json.loads((files("smcp_computer") / "config" / "schema.json").read_text(encoding="utf-8")))
+
+
+@app.command()
+def install(
+    config: Annotated[Path, typer.Option(help="The JSON file with the MCP servers; it is copied")],
+    office: Annotated[str, typer.Option(help="The office to join")],
+    name: Annotated[str, typer.Option(help="This Computer's name in the office")],
+    gateway: Annotated[str | None, typer.Option(help="Where a gateway listens; or say --nats")] = None,
+    nats: Annotated[str | None, typer.Option(help="Where NATS is")] = None,
+    user: Annotated[str, typer.Option(help="The user that it runs as")] = "smcp",
+    write: Annotated[bool, typer.Option("--write", help="Write the files instead of only showing them")] = False,
+    root: Annotated[Path, typer.Option(help="Write below this directory, for example to build an image")] = Path("/"),
+    as_json: Json = False,
+) -> None:
+    """Show the hardened unit of systemd for this Computer and its files; --write writes them."""
+    if (gateway is None) == (nats is None):
+        raise typer.BadParameter("say either --gateway or --nats", param_hint="--gateway")
+    # what is wrong would stop the service, which systemd does not restart then
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user):
+        raise SettingsError(f"--user: {user!r} is no name of a user of Linux")
+    check_connection(load_settings(ComputerSettings, config=config, office=office, name=name, gateway_url=gateway))
+    try:
+        load_config(config)
+    except ConfigError as error:
+        raise SettingsError(*(f"--config: {each}" for each in error.problems), warnings=error.warnings) from None
+    token = ETC / ("token" if nats is None else "nats.json")
+    wanted = [  # and their modes
+        (Path("/etc/systemd/system") / UNIT, unit_text(user), 0o644),
+        (ETC / "computer.env", environment_text(office, name, gateway, nats), 0o640),
+        (ETC / "computer.json", config.read_text(encoding="utf-8"), 0o640),
+    ]
+    # somebody may have changed those in /etc/smcp
+    kept = [path for path, _, _ in wanted if path.parent == ETC and (root / path.relative_to("/")).exists()]
+    steps = [
+        f"useradd --system --home-dir /var/lib/smcp --shell /usr/sbin/nologin {user}",
+        f"chgrp -R {user} {ETC}",
+        f"install -m 640 -g {user} {'TOKEN_FILE' if nats is None else 'CREDENTIAL_FILE'} {token}",
+        "systemctl daemon-reload",
+        f"systemctl enable --now {UNIT}",
+    ]
+    said = []
+    for path, text, mode in wanted:
+        if not write:
+            said.append(f"# {path}\n{text}")
+        elif path in kept:
+            said.append(f"{path} is there, and was left as it is")
+        else:
+            _install(root / path.relative_to("/"), text, mode)
+            said.append(f"{path} is written")
+    if as_json:
+        shown = [{"path": str(path), "text": text, "kept": path in kept} for path, text, _ in wanted]
+        print_json({"files": shown, "written": write, "next": steps})
+    else:
+        typer.echo("\n".join([*said, "", "# Next, as root:" if write else "# Then, as root:", *steps]))
+
+
+def unit_text(user: str) -> str:
+    """The unit of deploy/systemd, for this command and a user."""
+    program = shutil.which("smcp-computer", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH')}")
+    if program is None:
+        raise Failure("the command smcp-computer is not found")
+    text = (files("smcp_computer") / "systemd" / UNIT).read_text(encoding="utf-8")
+    text = text.replace("/opt/smcp/bin/smcp-computer", program).replace("/opt/smcp/bin", str(Path(program).parent))
+    return text.replace("User=smcp\nGroup=smcp\n", f"User={user}\nGroup={user}\n")
+
+
+def environment_text(office: str, name: str, gateway: str | None, nats: str | None) -> str:
+    """The variables as systemd reads them (systemd.exec, EnvironmentFile)."""
+    values = {"SMCP_OFFICE": office, "SMCP_NAME": name}
+    if gateway is not None:
+        values |= {"SMCP_GATEWAY_URL": gateway, "SMCP_TOKEN_FILE": str(ETC / "token")}
+    if nats is not None:
+        values |= {"SMCP_NATS_URL": nats, "SMCP_NATS_CREDS": str(ETC / "nats.json")}
+    values["SMCP_HEALTH_PORT"] = "8080"
+    for variable, value in values.items():
+        if not re.fullmatch(r"[A-Za-z0-9/:.-]+", value):
+            values[variable] = '"' + re.sub(r'(["\\`$])', r"\\\1", value) + '"'
+    return "".join(f"{variable}={value}\n" for variable, value in values.items())
+
+
+def _install(path: Path, text: str, mode: int) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=mode)
+        path.chmod(mode)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"{path} cannot be written: {error.strerror} (as root it can: sudo)") from None
 
 
 def _read_config(path: Path) -> ComputerConfig:

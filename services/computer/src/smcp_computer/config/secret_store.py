@@ -1,8 +1,7 @@
 """What this Computer keeps encrypted on its host: the values of inputs (`SecretStore`), and whole configuration files.
 
 The key is a text of its own per state directory. It is in the file that SMCP_SECRET_KEY_FILE names, else in the keyring
-of the system, else, where the system has none, in a file of mode 0600 beside what it encrypts. What is encrypted says
-where its key is, so that a keyring which is locked or missing is an error, and never a new key.
+of the system, else, where the system has none, in a file of mode 0600 beside what it encrypts.
 """
 
 import hashlib
@@ -11,16 +10,12 @@ import os
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from smcp_service.files import locked, replace_files
 from smcp_service.lifecycle import Failure
-
-if TYPE_CHECKING:
-    from cryptography.fernet import Fernet
 
 SETTING: Final = "SMCP_SECRET_KEY_FILE"
 SERVICE: Final = "a2c-smcp"
@@ -34,92 +29,14 @@ class SecretsError(Failure):
     """Nothing can be encrypted or decrypted; the text is for the user of this host, and has no secret."""
 
 
-class KeyPlace(StrEnum):
-    """Where a key is; written in front of what it encrypts."""
-
-    GIVEN = "given"
-    KEYRING = "keyring"
-    FILE = "file"
-
-
-class Vault:
-    """Encrypts and decrypts with the key of one state directory. It may wait for the keyring of the system."""
+class SecretStore:
+    """Values by name (the ids of inputs), in one encrypted file of a state directory, and its key. Each use reads the
+    file, as commands change it meanwhile, and may wait for the keyring of the system."""
 
     def __init__(self, directory: Path, key_file: Path | None = None) -> None:
         self._directory = directory
         self._given = key_file
         self._own = directory / "secrets.key"
-
-    def seal_file(self, plain: bytes) -> bytes:
-        """For a file anywhere: it says which state directory has the key. Raises SecretsError."""
-        return self.seal(plain) + os.fsencode(f"{self._directory.absolute()}\n")
-
-    def seal(self, plain: bytes) -> bytes:
-        """Raises SecretsError: there is no key, and none can be made."""
-        place, key = self._current_key()
-        return _MARK + place.encode() + b":" + _cipher(key).encrypt(plain) + b"\n"
-
-    def unseal(self, sealed: bytes) -> bytes:
-        """Raises SecretsError: the key is not where it was, or is another one; or it was changed."""
-        name, _, token = sealed.removeprefix(_MARK).partition(b":")
-        try:
-            place = KeyPlace(name.decode())
-        except ValueError:
-            raise SecretsError("was encrypted by another version of this program, or changed since") from None
-        key = self._key(place)
-        if key is None:
-            raise SecretsError(f"cannot be decrypted: {self._missing(place)}")
-        from cryptography.fernet import InvalidToken  # noqa: PLC0415 -- see `_cipher`
-
-        try:
-            return _cipher(key).decrypt(token.strip())
-        except InvalidToken:
-            raise SecretsError("cannot be decrypted: it is of another key, or was changed") from None
-
-    def _current_key(self) -> tuple[KeyPlace, str]:
-        for place in KeyPlace if self._given is None else [KeyPlace.GIVEN]:
-            if (key := self._key(place)) is not None:
-                return place, key
-        if self._given is not None:
-            raise SecretsError(self._missing(KeyPlace.GIVEN))
-        key = token_urlsafe(MIN_KEY)
-        if _in_keyring(str(self._directory), key) == key:  # the null backend forgets
-            return KeyPlace.KEYRING, key
-        write_private(self._own, f"{key}\n".encode())
-        return KeyPlace.FILE, key
-
-    def _key(self, place: KeyPlace) -> str | None:
-        if place is KeyPlace.KEYRING:
-            return _in_keyring(str(self._directory))
-        path = self._given if place is KeyPlace.GIVEN else self._own
-        return None if path is None else _from_file(path, private=place is KeyPlace.FILE)
-
-    def _missing(self, place: KeyPlace) -> str:
-        match place:
-            case KeyPlace.GIVEN:
-                return f"{SETTING}: {self._given} does not exist" if self._given else f"{SETTING} does not say its key"
-            case KeyPlace.KEYRING:
-                return "the keyring of the system is locked, not there, or has no key for it"
-            case KeyPlace.FILE:
-                return f"{self._own} does not exist"
-
-
-def is_sealed(raw: bytes) -> bool:
-    return raw.startswith(_MARK)
-
-
-def unseal_file(sealed: bytes) -> bytes:
-    """What `Vault.seal_file` sealed; the environment may say where the key is now. Raises SecretsError."""
-    token, _, directory = sealed.partition(b"\n")
-    given = os.environ.get(SETTING)
-    return Vault(Path(os.fsdecode(directory.strip())), Path(given) if given else None).unseal(token)
-
-
-class SecretStore:
-    """Values by name (the ids of inputs), in one encrypted file. Each use reads it: commands change it meanwhile."""
-
-    def __init__(self, directory: Path, key_file: Path | None = None) -> None:
-        self.vault = Vault(directory, key_file)
         self._path = directory / "secrets"
 
     def read(self) -> dict[str, str]:
@@ -131,7 +48,7 @@ class SecretStore:
         except OSError as error:
             raise SecretsError(f"{self._path} cannot be read: {error.strerror}") from None
         try:
-            values: dict[str, str] = json.loads(self.vault.unseal(sealed))
+            values: dict[str, str] = json.loads(self.unseal(sealed))
         except SecretsError as error:
             raise SecretsError(f"{self._path} {error}") from None
         return values
@@ -148,13 +65,65 @@ class SecretStore:
     @contextmanager
     def _changing(self) -> Iterator[dict[str, str]]:
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(self._path.parent):  # the Computer and a command may write at the same time
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(self._directory):  # the Computer and a command may write at the same time
                 values = self.read()
                 yield values
-                write_private(self._path, self.vault.seal(json.dumps(values).encode()))
+                write_private(self._path, self.seal(json.dumps(values).encode()))
         except OSError as error:
-            raise SecretsError(f"{self._path.parent} cannot be made: {error.strerror}") from None
+            raise SecretsError(f"{self._directory} cannot be made: {error.strerror}") from None
+
+    def seal(self, plain: bytes) -> bytes:
+        """Encrypt for a file anywhere: it says which state directory has the key. Raises SecretsError: there is no key,
+        and none can be made."""
+        from cryptography.fernet import Fernet  # noqa: PLC0415 -- takes megabytes, and most Computers keep nothing
+
+        key = next(self._keys(), None) or self._new_key()
+        return _MARK + Fernet(key).encrypt(plain) + os.fsencode(f"\n{self._directory.absolute()}\n")
+
+    def unseal(self, sealed: bytes) -> bytes:
+        """Raises SecretsError: there is no key, or another one; or it was changed."""
+        from cryptography.fernet import Fernet, InvalidToken, MultiFernet  # noqa: PLC0415 -- as above
+
+        keys = [Fernet(key) for key in self._keys()]
+        if not keys:
+            raise SecretsError(
+                f"cannot be decrypted: {SETTING} does not say its key, the keyring of the system is locked, not there, "
+                f"or has no key for it, and {self._own} does not exist"
+            )
+        try:
+            # a version before this one wrote a word before the token
+            return MultiFernet(keys).decrypt(sealed.partition(b"\n")[0].rpartition(b":")[2])
+        except InvalidToken:
+            raise SecretsError("cannot be decrypted: it is of another key, or was changed") from None
+
+    def _keys(self) -> Iterator[bytes]:
+        """Those that there are; the first encrypts."""
+        if self._given is not None:
+            if (given := _from_file(self._given)) is None:
+                raise SecretsError(f"{SETTING}: {self._given} does not exist")
+            yield given
+        if (key := _in_keyring(str(self._directory))) is not None:
+            yield _fernet_key(key)
+        if (own := _from_file(self._own, private=True)) is not None:
+            yield own
+
+    def _new_key(self) -> bytes:
+        key = token_urlsafe(MIN_KEY)
+        if _in_keyring(str(self._directory), key) != key:  # the null backend forgets
+            write_private(self._own, f"{key}\n".encode())
+        return _fernet_key(key)
+
+
+def is_sealed(raw: bytes) -> bool:
+    return raw.startswith(_MARK)
+
+
+def unseal_file(sealed: bytes) -> bytes:
+    """What `SecretStore.seal` sealed; the environment may say where the key is now. Raises SecretsError."""
+    directory = sealed.partition(b"\n")[2]
+    given = os.environ.get(SETTING)
+    return SecretStore(Path(os.fsdecode(directory.strip())), Path(given) if given else None).unseal(sealed)
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -166,13 +135,11 @@ def write_private(path: Path, content: bytes) -> None:
         raise SecretsError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _cipher(key: str) -> "Fernet":
-    from cryptography.fernet import Fernet  # noqa: PLC0415 -- takes megabytes, and most Computers keep nothing
-
-    return Fernet(urlsafe_b64encode(hashlib.sha256(key.encode()).digest()))
+def _fernet_key(key: str) -> bytes:
+    return urlsafe_b64encode(hashlib.sha256(key.encode()).digest())
 
 
-def _from_file(path: Path, *, private: bool) -> str | None:
+def _from_file(path: Path, *, private: bool = False) -> bytes | None:
     try:
         mode = path.stat().st_mode
         key = path.read_text(encoding="utf-8").strip()
@@ -184,7 +151,7 @@ def _from_file(path: Path, *, private: bool) -> str | None:
         raise SecretsError(f"{path} can be read by others: chmod 600 it, and consider what it encrypts as known")
     if len(key) < MIN_KEY:
         raise SecretsError(f"{path} is no key: it has to hold at least {MIN_KEY} random characters")
-    return key
+    return _fernet_key(key)
 
 
 def _in_keyring(user: str, new: str | None = None) -> str | None:

@@ -1,49 +1,37 @@
-"""The commands `smcp-computer servers …`, the changes of a configuration file that they make, and `smcp-computer pin`.
+"""The commands that change files of a Computer: `smcp-computer servers …`, `secrets …` and `pin`.
 
 The result of an edit is checked before it is written, and a file is replaced as a whole. A running Computer takes it
-over: see `file_changes`. A change of the file works without a Computer, too.
+over: see `file_changes`.
 """
 
 import difflib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from smcp_computer.config.file import content_of, parse_config, read_object
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
-from smcp_computer.config.secret_store import is_sealed
-from smcp_computer.control_commands import (
-    Json,
-    Name,
-    Office,
-    Said,
-    Server,
-    find,
-    plain,
-    print_answer,
-    print_json,
-    print_status,
-    print_warnings,
-)
+from smcp_computer.config.secret_store import SecretStore, is_sealed, unseal_file, write_private
+from smcp_computer.control_commands import Json, Name, Office, Said, Server, find, plain, print_json, print_status, warn
+from smcp_computer.settings import ComputerSettings, state_path
 from smcp_proto.jsonc import has_comments
 from smcp_service.files import locked, replace_files
 from smcp_service.lifecycle import Failure
-from smcp_service.settings import SettingsError, did_you_mean
+from smcp_service.settings import SettingsError, did_you_mean, load_settings
 
 if TYPE_CHECKING:
     from smcp_computer.pins import Entries
 
-app = typer.Typer(no_args_is_help=True, help="Add, change, stop and restart MCP servers while the Computer runs.")
-
-Config = Annotated[
-    Path | None,
-    typer.Option(help="The file to change, if not the Computer's [SMCP_CONFIG]", envvar="SMCP_CONFIG"),
-]
-
+servers_app = typer.Typer(no_args_is_help=True, help="Add, change, stop and restart MCP servers of a running Computer.")
+secrets_app = typer.Typer(
+    no_args_is_help=True, help="Keep values of inputs encrypted on this host, and encrypt whole configurations."
+)
 
 Action = Literal["add", "remove", "enable", "disable"]
 
@@ -53,19 +41,17 @@ def edit_file(
 ) -> list[str]:
     """Change one server of a file. Returns warnings about the server that is added or enabled.
 
-    Whoever reads the file meanwhile sees the old or the new one, never a mix. A new one can be read by its user alone,
-    as it may hold secrets. `server` is what is added, in any form that the file may have; `replace`: in place of one of
-    that name.
+    Whoever reads the file meanwhile sees the old or the new one, never a mix. `server` is what is added, in any form
+    that the file may have; `replace`: in place of one of that name.
 
     Raises, and writes nothing: ConfigError (the file cannot be read or written, is not valid before or after the
     change, or holds comments); Failure (there is no such server, or there is one already; the file is encrypted)."""
     file = path.resolve()
     try:
         with locked(file.parent):
-            raw = b"" if action == "add" and not file.exists() else content_of(file)
-            if raw and is_sealed(file.read_bytes()):
+            if is_sealed(file.read_bytes()):
                 raise Failure(f"{path}: is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
-            document = edited(raw, action, name, server, replace=replace)
+            document = edited(content_of(file), action, name, server, replace=replace)
             config = parse_config(json.dumps(document))
             replace_files({file: _text(document)}, keep_access=True)
     except OSError as error:
@@ -92,8 +78,8 @@ def write_new(path: Path, document: Mapping[str, Any]) -> None:
 def edited(
     raw: bytes | str, action: Action, name: str, server: Mapping[str, Any] | None = None, *, replace: bool = False
 ) -> dict[str, Any]:
-    """What the file holds with the change; an empty one is one without servers. See `edit_file`. Pure."""
-    document = read_object(raw) if raw.strip() else {"servers": {}}
+    """What the file holds with the change. See `edit_file`. Pure."""
+    document = read_object(raw)
     if has_comments(raw.decode(errors="replace") if isinstance(raw, bytes) else raw):
         raise ConfigError("has comments, which would get lost: change it by hand")
     above, _, _ = servers_of(document)
@@ -124,7 +110,7 @@ def _not_writable(path: Path, error: OSError) -> str:
     return f"{why}; a Computer that may only read its configuration, as under systemd, leaves the change to you"
 
 
-@app.command("add")
+@servers_app.command()
 def add(
     server: Annotated[str, typer.Argument(metavar="SERVER", help="The name of the MCP server")],
     command: Annotated[
@@ -141,7 +127,6 @@ def add(
     ] = None,
     cwd: Annotated[str | None, typer.Option(help="With a command: its working directory")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a server of that name")] = False,
-    config: Config = None,
     office: Office = None,
     name: Name = None,
     as_json: Json = False,
@@ -150,31 +135,24 @@ def add(
 
     Values may hold ${input:ID} and ${env:NAME}, in single quotes.
     """
-    if (url is None) == (not command):
-        raise typer.BadParameter("say either a command, behind --, or --url", param_hint="SERVER")
-    if command and command[0].startswith(("http://", "https://")):
-        raise typer.BadParameter("is a URL: did you mean --url?", param_hint="COMMAND")
     parameters: dict[str, Any]
-    if url is None:
-        assert command
+    if command and url is None:
+        if command[0].startswith(("http://", "https://")):
+            raise typer.BadParameter("is a URL: did you mean --url?", param_hint="COMMAND")
         parameters = {"command": command[0], "args": command[1:], "env": _pairs("--env", env), "cwd": cwd}
         kind = "stdio"
-    else:
+    elif url is not None and not command:
         parameters, kind = {"url": url, "headers": _pairs("--header", header)}, "sse" if sse else "streamable"
+    else:
+        raise typer.BadParameter("say either a command, behind --, or --url", param_hint="SERVER")
     body = {"type": kind, "server_parameters": {key: value for key, value in parameters.items() if value}}
-    _edit("add", server, config, office, name, as_json, body, replace=replace)
+    _edit("add", server, office, name, as_json, body, replace=replace)
 
 
 def _edits(command: str, action: Action, what: str) -> None:
-    @app.command(command, help=what)
-    def change(
-        server: Server,
-        config: Config = None,
-        office: Office = None,
-        name: Name = None,
-        as_json: Json = False,
-    ) -> None:
-        _edit(action, server, config, office, name, as_json)
+    @servers_app.command(command, help=what)
+    def change(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
+        _edit(action, server, office, name, as_json)
 
 
 _edits("rm", "remove", "Take an MCP server out of the file, and end it.")
@@ -182,7 +160,7 @@ _edits("enable", "enable", "Let an MCP server run that the file disables.")
 _edits("disable", "disable", "End an MCP server; it stays in the file.")
 
 
-@app.command()
+@servers_app.command()
 def restart(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
     """End an MCP server and start it again. Calls that run there have some seconds to end."""
     _print_outcome(find(office, name).ask("POST", "servers", server, "restart"), server, as_json)
@@ -191,7 +169,6 @@ def restart(server: Server, office: Office = None, name: Name = None, as_json: J
 def _edit(
     action: Action,
     which: str,
-    config: Path | None,
     office: str | None,
     name: str | None,
     as_json: bool,
@@ -199,31 +176,23 @@ def _edit(
     *,
     replace: bool = False,
 ) -> None:
-    """Change the file: `config`, else that of the running Computer, which then says what becomes of the server."""
-    computer = None
-    if config is None:
-        computer = find(office, name)
-        config = Path(computer.ask("GET", "status")["config"])
+    """Change the file of the running Computer, which then says what becomes of the server."""
+    computer = find(office, name)
     try:
-        warnings = edit_file(config, action, which, body, replace=replace)
+        warnings = edit_file(Path(computer.ask("GET", "status")["config"]), action, which, body, replace=replace)
     except ConfigError as error:
         raise SettingsError(*error.problems) from None
-    if computer is not None:
-        said = computer.ask("POST", "servers", which, "reload")
-        _print_outcome({**said, "warnings": warnings}, which, as_json)
-        return
-
-    def show(said: Said) -> None:
-        typer.echo(f"{config} is changed; a Computer that runs with it follows it")
-        print_warnings(said)
-
-    print_answer({"config": str(config), "warnings": warnings}, as_json, show)
+    said = computer.ask("POST", "servers", which, "reload")
+    _print_outcome({**said, "warnings": warnings}, which, as_json)
 
 
 def _print_outcome(said: Said, server: str, as_json: bool) -> None:
     """Raises Failure: the Computer does not take the file, or the server does not run."""
     own = [each for each in said["servers"] if each["name"] == server]
-    print_answer(said, as_json, lambda said: print_status({**said, "servers": own or said["servers"]}))
+    if as_json:
+        print_json(said)
+    else:
+        print_status({**said, "servers": own or said["servers"]})
     if said["config_problem"]:
         raise Failure("the Computer keeps its previous configuration")
     for each in own:
@@ -284,3 +253,94 @@ def _difference(before: "Entries", after: "Entries") -> Iterator[str]:
         old, new = (readable_json(each.get(server, {}).get(tool)).splitlines() for each in (before, after))
         where = plain(f"{server}/{tool}")
         yield from difflib.unified_diff(old, new, f"{where} (pinned)", f"{where} (now)", lineterm="")
+
+
+_USED: Final = "a running Computer uses it after: smcp-computer servers restart SERVER"
+ConfigFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A configuration file; it is replaced")]
+
+
+def _kept_secrets(office: str | None, name: str | None) -> SecretStore:
+    """Those of the running Computer that matches, else of the one that the options and the environment name."""
+    with suppress(Failure):  # `load_settings` reports what is missing
+        here = find(office, name)
+        office, name = here.office, here.name
+    # its configuration file does not matter here
+    settings = load_settings(ComputerSettings, config=Path(), office=office, name=name)
+    return SecretStore(state_path(settings), settings.secret_key_file)
+
+
+@secrets_app.command("set")
+def set_value(
+    input_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the input")],
+    office: Office = None,
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """Keep the value of an input. The command asks for it, or reads it from standard input.
+
+    There is no option for the value: others could see it in `ps`.
+    """
+    if sys.stdin.isatty():
+        value = str(typer.prompt(f"The value of {input_id!r} (not shown)", hide_input=True, err=True))
+    else:
+        value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    if not value:
+        raise Failure("nothing is kept: the value is empty")
+    _kept_secrets(office, name).put(input_id, value)
+    with suppress(Failure):  # no Computer runs whose inputs are known
+        known = [each["id"] for each in find(office, name).ask("GET", "inputs")["inputs"]]
+        if input_id not in known:
+            warn(f"the configuration has no input {input_id!r}{did_you_mean(input_id, known)}")
+    _report("kept", input_id, f"kept {input_id!r}; {_USED}", as_json)
+
+
+@secrets_app.command("list")
+def list_names(office: Office = None, name: Name = None, as_json: Json = False) -> None:
+    """Print the ids of the inputs whose values are kept; the values are never shown."""
+    names = sorted(_kept_secrets(office, name).read())
+    if as_json:
+        print_json(names)
+    else:
+        typer.echo("\n".join(names) or "No secrets.", err=not names)
+
+
+@secrets_app.command("rm")
+def remove(
+    input_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of the inputs")],
+    office: Office = None,
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """Forget values."""
+    store = _kept_secrets(office, name)
+    missing = [each for each in input_ids if not store.remove(each)]
+    if missing:
+        raise Failure(f"no value is kept for {', '.join(map(repr, missing))}")
+    _report("removed", input_ids, f"the values of {', '.join(map(repr, input_ids))} are removed", as_json)
+
+
+@secrets_app.command()
+def encrypt(file: ConfigFile, office: Office = None, name: Name = None, as_json: Json = False) -> None:
+    """Encrypt a whole configuration file. The commands read it as before."""
+    raw = file.read_bytes()
+    if is_sealed(raw):
+        raise Failure(f"{file} is encrypted already")
+    write_private(file, _kept_secrets(office, name).seal(raw))
+    _report("encrypted", str(file), f"{file} is encrypted", as_json)
+
+
+@secrets_app.command()
+def decrypt(file: ConfigFile, as_json: Json = False) -> None:
+    """Write a configuration file as plain text again, to change it."""
+    raw = file.read_bytes()
+    if not is_sealed(raw):
+        raise Failure(f"{file} is not encrypted")
+    write_private(file, unseal_file(raw))
+    _report("decrypted", str(file), f"{file} is plain text again, which its user alone can read", as_json)
+
+
+def _report(what: str, changed: str | list[str], sentence: str, as_json: bool) -> None:
+    if as_json:
+        print_json({what: changed})
+    else:
+        typer.echo(plain(sentence), err=True)
