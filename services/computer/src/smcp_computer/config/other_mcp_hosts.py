@@ -68,23 +68,19 @@ class OwnServer:
     mistakes: list[tuple[str, str]] = field(default_factory=list)
     """What is not read although it means something, by the field as written, and why."""
 
-    def take(self, path: str, *keys: str) -> Any:
-        """Remove the first of `keys` that is there, and return its value: the caller puts it under `path`."""
-        for key in keys:
-            if key in self.body:
-                self.written[path] = key
-                return self.body.pop(key)
-        return None
+    def rename(self, key: str, ours: str) -> None:
+        if key in self.body:
+            self.written[ours] = key
+            self.body[ours] = self.body.pop(key)
 
 
 def own_server(body: Mapping[str, Any]) -> OwnServer:
     """What any host writes for one server."""
     own = OwnServer(dict(body))
-    if {"envFile", "env_file"} & body.keys():
-        own.body["env_file"] = own.take("env_file", "envFile", "env_file")
+    own.rename("envFile", "env_file")
     if PARAMETERS not in body:
         if isinstance(body.get("params"), dict):
-            own.body[PARAMETERS] = own.take(PARAMETERS, "params")
+            own.rename("params", PARAMETERS)
         elif {"command", "url"} & body.keys():
             _unflatten(own)
     kind = own.body.get("type")
@@ -109,52 +105,37 @@ def _unflatten(own: OwnServer) -> None:
     model = MCPServerStdioParameters if is_program else MCPServerStreamableHttpParameters
     body[PARAMETERS] = {key: body.pop(key) for key in model.model_fields if key in body}
     if isinstance(env := body[PARAMETERS].get("env"), dict):
-        body[PARAMETERS]["env"] = _texts(env)
-    _read_approved(own)
-    _read_forbidden(own)
+        # a null removes a variable, which a server would not get here anyway
+        numbers = {name: str(value) for name, value in env.items() if type(value) in (int, float)}
+        body[PARAMETERS]["env"] = {name: value for name, value in (env | numbers).items() if value is not None}
+    _read_switches(own)
     sandbox = body.get("sandbox")
     if isinstance(sandbox, dict) and ("filesystem" in sandbox or isinstance(sandbox.get("network"), dict)):
         own.mistakes.append(("sandbox", "is that of another host and is not read: the server runs without it"))
         del body["sandbox"]
 
 
-def _read_approved(own: OwnServer) -> None:
+def _read_switches(own: OwnServer) -> None:
+    """Values of another type are left to be refused."""
     body = own.body
     for key in APPROVED_KEYS:
-        names = body.pop(key, False)
-        if isinstance(names, list) and "*" not in names:
-            meta = body.get("tool_meta", {})
-            if names and isinstance(meta, dict):
-                body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
-        elif names is not False:
+        names, meta = body.pop(key, []), body.get("tool_meta", {})
+        if not isinstance(names, list) or "*" in names:
             why = 'is ignored: name each tool, or approve all by "default_tool_meta": {"auto_apply": true}'
-            own.mistakes.append((key, why))
-
-
-def _read_forbidden(own: OwnServer) -> None:
-    """A value of another type is left to be refused."""
-    body = own.body
+            own.mistakes += [(key, why)] if names is not False else []
+        elif names and isinstance(meta, dict):
+            body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
     for key in FORBIDDEN_KEYS:
-        names, forbidden = body.pop(key, []), body.get("forbidden_tools", [])
-        if not isinstance(names, list):
-            body["forbidden_tools"], own.written["forbidden_tools"] = names, key
-        elif names and isinstance(forbidden, list):
+        forbidden = body.get("forbidden_tools", [])
+        if not isinstance(body.get(key, []), list):
+            own.rename(key, "forbidden_tools")
+        elif (names := body.pop(key, [])) and isinstance(forbidden, list):
             body["forbidden_tools"] = [*forbidden, *names]
     for key in ENABLED_KEYS:
-        enabled = body.pop(key, True)
-        if not isinstance(enabled, bool):
-            body["disabled"], own.written["disabled"] = enabled, key
-        elif not enabled:
+        if not isinstance(body.get(key, True), bool):
+            own.rename(key, "disabled")
+        elif not body.pop(key, True):
             body["disabled"] = True
-
-
-def _texts(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers as text; null, which removes a variable that a server would not get here anyway, is left out."""
-    return {
-        name: str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-        for name, value in env.items()
-        if value is not None
-    }
 
 
 def own_input(body: Any) -> Any:
@@ -263,25 +244,25 @@ def configuration_of_server_json(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Inputs:
+    """What the user has to say."""
+
     def __init__(self, server: str) -> None:
         self._server = server
         self.found: dict[str, dict[str, Any]] = {}
         """By id."""
 
     def text(self, key: str, value: _Value) -> str | None:
-        """With placeholders for what the user has to say. None: it can be left out."""
+        """A value with placeholders. None: it can be left out."""
         if value.value is not None:
             return self.filled(value.value, value.variables)
         if not value.is_required and value.default is None:
             return None
         id_ = f"{self._server}-{key.strip('-')}"
-        said: dict[str, Any] = {"id": id_, "description": value.description or key}
+        said: dict[str, Any] = {"id": id_, "type": "promptString", "description": value.description or key}
         if value.choices:
             said |= {"type": "pickString", "options": value.choices}
         elif value.is_secret:
-            said |= {"type": "promptString", "password": True}
-        else:
-            said["type"] = "promptString"
+            said["password"] = True
         if value.default is not None:
             said["default"] = value.default
         self.found[id_] = said
@@ -312,11 +293,9 @@ def _program(package: _Package, inputs: _Inputs) -> dict[str, Any]:
         command, options = package.runtime_hint or command, []
     elif package.registry_type == "oci":
         options += [option for name in env for option in ("-e", name)]
-    reference = package.identifier
-    if package.version and package.registry_type != "oci":
-        reference += f"@{package.version}"
-    elif package.version and ":" not in reference.rpartition("/")[2]:
-        reference += f":{package.version}"
+    reference, is_image = package.identifier, package.registry_type == "oci"
+    if package.version and not (is_image and ":" in reference.rpartition("/")[2]):
+        reference += f"{':' if is_image else '@'}{package.version}"
     own = inputs.arguments(package.package_arguments)
     arguments = [*options, *inputs.arguments(package.runtime_arguments), reference, *own]
     return {"type": "stdio", PARAMETERS: {"command": command, "args": arguments} | ({"env": env} if env else {})}
