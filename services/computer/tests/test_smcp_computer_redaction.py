@@ -95,7 +95,14 @@ def test_all_strings_of_a_value_are_redacted_and_nothing_else() -> None:
     redactor.learn([SECRET])
     value = {"isError": True, "content": [{"type": "text", "text": f"key {SECRET}"}], "n": 1, f"of {SECRET}": None}
     content = [{"type": "text", "text": "key <redacted>"}]
-    assert redactor.redact_all(value) == {"isError": True, "content": content, "n": 1, "of <redacted>": None}
+    assert redactor.redact_json(value) == {"isError": True, "content": content, "n": 1, "of <redacted>": None}
+
+
+def test_a_number_and_a_short_word_at_the_beginning_of_a_line_are_redacted_in_a_failure() -> None:
+    redactor = Redactor()
+    redactor.learn(["4711", "abcd"])
+    assert redactor.redact_json({"text": "key:\nabcd", "n": 2**70}) == {"text": "key:\n<redacted>", "n": 2**70}
+    assert redactor.redact_json({"pin": 4711}) == '{"pin":<redacted>}'
 
 
 LONG = "canary" + 10 * "0123456789"
@@ -167,7 +174,7 @@ def test_a_failure_that_is_too_large_to_be_redacted_while_others_wait_is_left_ou
     answer = received(types.JSONRPCResponse(jsonrpc="2.0", id=1, result=result))
     assert isinstance(answer, types.JSONRPCResponse)
     assert answer.result["isError"] is True
-    assert "has more than 1048576 characters, and is left out" in answer.result["content"][0]["text"]
+    assert "has more than 1048576 bytes, and is left out" in answer.result["content"][0]["text"]
     error = failure("no", said)
     assert "is left out" in error.message
     assert error.data is None

@@ -158,8 +158,8 @@ def test_headers_as_arguments_scripts_and_arguments_of_inputs_are_shown_without_
     found = [warning.split(": ")[0] for warning in literal_secrets(config)]
     assert [place for place in found if "args" in place] == [
         *(f"servers.a.server_parameters.args.{index}" for index in (1, 2, 3, 6)),
-        "inputs[0].args.header",
         "inputs[0].args.token",
+        "inputs[0].args.header",
     ]
     assert "servers.a.vrl" in found
 

@@ -12,10 +12,10 @@ and is not changed. Who shows only a part of a text redacts it first: the beginn
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from smcp_bus import exact_json
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.config.lint import PARAMETERS, Placeholder, changed, is_foreign, is_pure, strings
 from smcp_proto.printable import SCHEME, SECRET_IN_TEXT, SECRET_WORD
@@ -39,10 +39,8 @@ SHOWN: Final = 256
 """Characters of a URI in a log: what a server sends has no bound."""
 SEARCHED: Final = 16 * 1024
 """Characters that are searched of a text of which less is shown: a secret that begins in what is shown ends in them."""
-MAX_ERROR: Final = 1024 * 1024
-"""Characters of what is said about a failure. The event loop stands still for some 20 ms while they are searched."""
-PER_VALUE: Final = 64
-"""Each string, number and list in it takes as long as so many characters."""
+MAX_ERROR: Final = exact_json.ONE_STEP
+"""Bytes of what is said about a failure. The event loop stands still for some 20 ms while they are searched."""
 
 
 class Redactor:
@@ -77,41 +75,17 @@ class Redactor:
         """The beginning of a text without a bound, for a log."""
         return self.redact(text[:SEARCHED])[:SHOWN]
 
-    def redact_all(self, value: Any) -> Any:
-        """A JSON value with all its strings redacted, also the names of fields."""
-        match value:
-            case str():
-                return self.redact(value)
-            case dict():
-                return {self.redact(key): self.redact_all(inner) for key, inner in value.items()}
-            case list():
-                return [self.redact_all(inner) for inner in value]
-            case _:
-                return value
-
-
-def is_too_large(value: Any) -> bool:
-    """Whether a JSON value has more than `MAX_ERROR` characters; they are not redacted."""
-    return _room_left(value, MAX_ERROR) < 0
-
-
-def _room_left(value: Any, room: int) -> int:
-    """It looks no further once there is none."""
-    room -= PER_VALUE
-    match value:
-        case str():
-            return room - len(value)
-        case dict():
-            inner: Iterable[Any] = chain(value.keys(), value.values())
-        case list():
-            inner = value
-        case _:
-            return room
-    for each in inner:
-        if room < 0:
-            break
-        room = _room_left(each, room)
-    return room
+    def redact_json(self, value: Any) -> Any:
+        """A JSON value without secrets in its strings and the names of its fields; as text, where one was a number.
+        Raises ValueError: it has more than `MAX_ERROR` bytes as JSON."""
+        written = exact_json.written(value)
+        if len(written) > MAX_ERROR:
+            raise ValueError("too large")
+        redacted = self.redact(written.decode())
+        try:
+            return exact_json.read(redacted.encode())
+        except ValueError:
+            return redacted
 
 
 def _unchanged(value: str) -> str:
@@ -125,7 +99,8 @@ def _escaped(value: str) -> re.Pattern[str]:
     if pattern.startswith("\\"):
         pattern = rf"(?<!\\){pattern}"
     if len(value) < MIN_WITHIN_WORDS:
-        pattern = rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
+        # in JSON `\n` is before the first word of a line
+        pattern = rf"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])){pattern}(?![A-Za-z0-9])"
     return re.compile(pattern)
 
 
@@ -175,7 +150,6 @@ _VARIABLE: Final = re.compile(
     rf"(?:--(?:headers?|env)=[\w.-]+\s*[:=]|[A-Z][A-Z0-9_]+=)\s*{SCHEME}(?P<secret>.+)", re.DOTALL
 )
 """The same in one argument, as for `env`."""
-_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
 _PUBLIC: Final = re.compile(
     r"true|false|yes|no|on|off|none|null|auto|default|always|never|all|enabled?|disabled?|local(?:host)?"
     r"|debug|trace|verbose|info|notice|warn(?:ing)?|error|critical|fatal|silent|quiet"
@@ -202,28 +176,22 @@ def shown(config: ComputerConfig) -> GetComputerConfigRet:
 def _server(server: MCPServerConfig) -> MCPServerConfig:
     dumped = server.model_dump()
     body = {key: value if key in _NAMES else _hidden(value) for key, value in dumped.items()}
-    for key in _SECRET_MAPS & dumped[PARAMETERS].keys():
-        body[PARAMETERS][key] = _without_literals(dumped[PARAMETERS][key])
+    for key in _SECRET_MAPS:
+        if isinstance(values := dumped[PARAMETERS].get(key), dict):
+            body[PARAMETERS][key] = {
+                name: value if isinstance(value, str) and is_pure(value) else REDACTED for name, value in values.items()
+            }
     redacted: MCPServerConfig = SERVER_CONFIG.validate_python(body)
     return redacted
 
 
 def _input(definition: MCPServerInput) -> MCPServerInput:
     body = definition.model_dump()
+    body |= _hidden({field: body[field] for field in ("default", "command", "args") if field in body})
     if isinstance(definition, MCPServerPromptStringInput) and definition.password and definition.default is not None:
         body["default"] = REDACTED
-    for field in {"default", "command", "args"} & body.keys():
-        body[field] = _hidden(body[field])
-    if isinstance(definition, MCPServerCommandInput) and definition.args:
-        body["args"] |= {key: REDACTED for key, _ in _secret_arguments(definition.args)}
     redacted: MCPServerInput = SERVER_INPUT.validate_python(body)
     return redacted
-
-
-def _without_literals(values: Any) -> Any:
-    if not isinstance(values, dict):
-        return values
-    return {key: value if isinstance(value, str) and is_pure(value) else REDACTED for key, value in values.items()}
 
 
 def _hidden(value: Any) -> Any:
@@ -235,73 +203,46 @@ def _hidden(value: Any) -> Any:
     return changed(value, hide)
 
 
-def _secrets(value: Any, path: str = "", *, wide: bool) -> list[tuple[str, str]]:
+def _secrets(value: Any, *, wide: bool) -> list[tuple[str, str]]:
     """The path of each string that has a secret, and the secret. `wide`: also what may as well be none."""
     return [
-        (where, text[start:end])
-        for where, text, before in strings(value, path)
+        (path.removeprefix("."), text[start:end])
+        for path, text, before in strings(value, "")
         for start, end in _secret_parts(text, before, wide=wide)
     ]
-
-
-def _secret_arguments(arguments: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Those of an input's program whose name says that the value is a secret."""
-    return [(key, value) for key, value in arguments.items() if SECRET_WORD.search(key) and not is_pure(value)]
 
 
 def literal_secrets(config: ComputerConfig) -> list[str]:
     """Warnings of literals that seem to be secret, each with its place."""
     found: list[str] = []
     for name, server in config.servers.items():
-        written, place = config.without_env_files.get(name, server), config.places[name]
-        paths = [path for path, _ in _secrets(_without_maps(written, exclude_unset=True), wide=False)]
-        paths += _named_secrets(written)
-        found += (f"{place.field(path.removeprefix('.'))}: {_LITERAL}" for path in dict.fromkeys(paths))
+        written = config.without_env_files.get(name, server).model_dump(exclude_unset=True)
+        found += (config.places[name].field(path) for path, _ in _secrets(written, wide=False))
     for index, definition in enumerate(config.inputs.values()):
         if isinstance(definition, MCPServerCommandInput):
-            paths = [path for path, _ in _secrets(definition.args or {}, wide=False)]
-            paths += [f".{key}" for key, _ in _secret_arguments(definition.args or {})]
-            found += (f"inputs[{index}].args{path}: {_LITERAL}" for path in dict.fromkeys(paths))
-    return found
-
-
-def _named_secrets(server: MCPServerConfig) -> Iterator[str]:
-    """The paths of those in variables and headers."""
-    parameters = server.server_parameters.model_dump(exclude_unset=True)
-    for kind in sorted(_SECRET_MAPS & parameters.keys()):
-        for name, value in (parameters[kind] or {}).items():
-            is_named = SECRET_WORD.search(name) or name.lower() in _CREDENTIALS
-            literals = [word for word in str(value).split() if "${" not in word and not is_foreign(word)]
-            if (is_named and not _is_public(" ".join(literals))) or _secret_parts(str(value), "", wide=False):
-                yield f".{PARAMETERS}.{kind}.{name}"
+            found += (f"inputs[{index}].{path}" for path, _ in _secrets({"args": definition.args}, wide=False))
+    return [f"{place}: {_LITERAL}" for place in dict.fromkeys(found)]
 
 
 def secrets_of_input(definition: MCPServerCommandInput) -> Iterator[str]:
     """The literals in the arguments of a program that must not be told."""
-    arguments = definition.args or {}
-    yield from (value for _, value in _secret_arguments(arguments))
-    yield from (secret for _, secret in _secrets(arguments, wide=True))
+    yield from (secret for _, secret in _secrets({"args": definition.args}, wide=True))
 
 
 def secrets_of(server: MCPServerConfig) -> Iterator[str]:
     """The literals of a server that must not be told."""
-    parameters = server.server_parameters.model_dump()
+    body = server.model_dump()
     for field in _SECRET_MAPS:
-        for name, value in (parameters.get(field) or {}).items():
+        for name, value in (body[PARAMETERS].pop(field, None) or {}).items():
             if isinstance(value, str) and not is_pure(value):
                 yield from _secret_words(name, value)
-    yield from (secret for _, secret in _secrets(_without_maps(server), wide=True))
-
-
-def _without_maps(server: MCPServerConfig, *, exclude_unset: bool = False) -> dict[str, Any]:
-    body = server.model_dump(exclude_unset=exclude_unset)
-    return {**body, PARAMETERS: {key: each for key, each in body[PARAMETERS].items() if key not in _SECRET_MAPS}}
+    yield from (secret for _, secret in _secrets(body, wide=True))
 
 
 def _secret_words(name: str, value: str) -> Iterator[str]:
     """Of a variable or a header: its value, and the words of it, as a token stands behind `Bearer`."""
     words = value.split()
-    if SECRET_WORD.search(name) or name.lower() in _CREDENTIALS:
+    if SECRET_WORD.search(name):
         yield from words[-1:]
     if not _is_public(value):
         yield value
@@ -325,10 +266,12 @@ def is_secret_value(placeholder: Placeholder, definition: MCPServerInput | None,
 def _secret_parts(text: str, before: str, *, wide: bool) -> list[tuple[int, int]]:
     """Where the secrets of a literal are, from the first to the last; they do not overlap.
 
-    `before`: what is before it in a list, as in `--token X`.
+    `before`: what is before it in a list, as in `--token X`; the name of a variable, header or argument likewise.
     """
     if before.startswith("-") and "=" not in before and SECRET_WORD.search(before):
-        return [] if is_pure(text) else [(0, len(text))]
+        literals = (word for word in text.split() if "${" not in word and not is_foreign(word))
+        is_harmless = is_pure(text) or (not wide and _is_public(" ".join(literals)))
+        return [] if is_harmless else [(0, len(text))]
     patterns = (*_IN_TEXT, *_IN_URL) if wide and "://" in text else _IN_TEXT
     found = [match for pattern in patterns for match in pattern.finditer(text)]
     if wide and (pair := (_PAIR if before in _PAIR_OPTIONS else _VARIABLE).fullmatch(text)):

@@ -146,7 +146,7 @@ def replace_all(value: Any, lookup: Callable[[Placeholder], str]) -> Any:
 
 def changed(value: Any, change: Callable[[str, str, str], str], path: str = "", before: Any = "") -> Any:
     """A copy of a JSON value with all its strings changed, but for keys. `change` gets the string, its path, and what
-    is before it in a list."""
+    is before it in a list, or `--KEY` for variables, headers and arguments."""
     match value:
         case str():
             return change(value, path, before if isinstance(before, str) else "")
@@ -154,7 +154,8 @@ def changed(value: Any, change: Callable[[str, str, str], str], path: str = "", 
             each = zip(["", *value], value, strict=False)
             return [changed(item, change, f"{path}.{index}", last) for index, (last, item) in enumerate(each)]
         case dict():
-            return {key: changed(inner, change, f"{path}.{key}") for key, inner in value.items()}
+            option = "--" if path.endswith((".env", ".headers", ".args")) else ""
+            return {key: changed(inner, change, f"{path}.{key}", option and f"--{key}") for key, inner in value.items()}
         case _:
             return value
 

@@ -30,8 +30,8 @@ from pydantic_core import from_json
 
 from smcp_bus import exact_json
 from smcp_bus.tool_progress import ProgressThrottle
-from smcp_computer.mcp.errors import reparsed
-from smcp_computer.redaction import MAX_ERROR, Redactor, is_too_large
+from smcp_computer.mcp.errors import ServerError, reparsed
+from smcp_computer.redaction import MAX_ERROR, Redactor
 from smcp_proto import tool_results
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ Answer = dict[str, Any] | types.ErrorData
 """The result of a request, or its error."""
 
 
-_LARGE: Final = f"it failed; what it says about that has more than {MAX_ERROR} characters, and is left out"
+_LARGE: Final = f"it failed; what it says about that has more than {MAX_ERROR} bytes, and is left out"
 """In place of what is too large to be redacted while others wait."""
 
 
@@ -213,18 +213,23 @@ class Watch:
     def _redacted(self, result: dict[str, Any]) -> Any:
         if result.get("isError") is not True:
             return result
-        return tool_results.failed(_LARGE) if is_too_large(result) else self.redactor.redact_all(result)
+        try:
+            redacted = self.redactor.redact_json(result)
+        except ValueError:
+            return tool_results.failed(_LARGE)
+        return redacted if isinstance(redacted, dict) else tool_results.failed(redacted)
 
     def _redact(self, message: JSONRPCMessage) -> None:
         """Texts of errors lose their secrets before anything else sees them: Agents, and the SDK's spans."""
         match message:
             case JSONRPCResponse(result=result):
                 message.result = self._redacted(result)
-            case JSONRPCError(error=error):
-                if is_too_large([error.message, error.data]):
+            case JSONRPCError(error=error) if not isinstance(error.data, ServerError):
+                try:
+                    error.data = self.redactor.redact_json(error.data)
+                    error.message = str(self.redactor.redact_json(error.message))
+                except ValueError:
                     error.message, error.data = _LARGE, None
-                error.message = self.redactor.redact(error.message)
-                error.data = self.redactor.redact_all(error.data)
             case _:
                 pass
 
