@@ -27,10 +27,8 @@ class Cache:
 
         return await self._cache.get(Query("desktop", key), ask)
 
-    def outdate(self, *keys: str, kept: int | None = None, again: bool = False) -> None:
-        self._cache.outdate(
-            lambda query, answer: query.computer in keys and (kept is None or kept == answer), again=again
-        )
+    def outdate(self, key: str, *kinds: str, again: bool = False) -> None:
+        self._cache.outdate(key, *kinds, again=again)
 
 
 @asynccontextmanager
@@ -51,9 +49,9 @@ async def test_an_answer_is_cached_until_it_is_outdated() -> None:
         assert await cache.get("a") == 1
         assert await cache.get("a") == 1
         cache.outdate("b")
-        cache.outdate("a", kept=0)
+        cache.outdate("a", "finder", "resources")
         assert await cache.get("a") == 1
-        cache.outdate("a", kept=1)
+        cache.outdate("a", "desktop")
         assert await cache.get("a") == 2
 
 

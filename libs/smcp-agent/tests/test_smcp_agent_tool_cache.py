@@ -197,34 +197,6 @@ async def test_a_first_answer_that_is_no_news_is_an_event_for_who_did_not_wait_f
         assert computers.told == [("a", ["echo"])]
 
 
-async def test_first_answers_are_events_once_for_who_did_not_wait_for_all_of_them() -> None:
-    computers = Computers()
-    computers.tools |= {"a": ["echo"], "b": ["echo"], "c": ["echo"], "late": ["echo"]}
-    answers = {name: asyncio.Event() for name in computers.tools}
-
-    async def fetch(computer: str) -> Tools:
-        await answers[computer].wait()
-        return await computers.fetch(computer)
-
-    async with asyncio.TaskGroup() as group:
-        cache = ToolCache(fetch, group.create_task, computers.publish)
-        for name in computers.tools:
-            cache.refresh(name, is_news=name == "c")
-        waiting = asyncio.create_task(cache.all())
-        await asyncio.sleep(0)  # it waits
-        for name in ("a", "c"):
-            answers[name].set()
-            await cache.get(name)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        for name in ("b", "late"):
-            answers[name].set()
-        assert list(await cache.all()) == ["a", "b", "c", "late"]
-        assert sorted(computers.told) == [(name, ["echo"]) for name in ("a", "b", "c", "late")]
-        for name in computers.tools:
-            cache.drop(name)
-
-
 async def test_a_first_answer_that_is_no_news_is_an_event_after_a_failure() -> None:
     computers = Computers()
     computers.tools["a"] = NotAllowed("not yet")

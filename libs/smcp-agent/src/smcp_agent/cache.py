@@ -14,12 +14,12 @@ from smcp_agent.errors import (
     SmcpError,
     TimedOut,
     Unavailable,
-    did_you_mean,
     unanswered_message,
 )
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import no_such_computer
+from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas import SMCPTool
 
 MAX_ANSWERS: Final = 32
@@ -48,8 +48,7 @@ class _Kept:
     answer: Any
     asked_at: float
     """Loop time."""
-    ask: Callable[[], Awaitable[Any]]
-    keep: Callable[[Any], bool]
+    fetch: Callable[[], Awaitable[Any]]
     read: bool
     """Whether it was read, and not only fetched again."""
 
@@ -61,8 +60,6 @@ class AnswerCache:
         self._spawn = spawn
         self._kept: dict[Query, _Kept] = {}
         self._changes = 0
-        self.used = False
-        """Whether anything was asked for. Read-only for other classes."""
 
     async def get(
         self,
@@ -74,40 +71,37 @@ class AnswerCache:
     ) -> Answer:
         """The kept answer if it is up to date and at most `max_age` seconds old, else that of `ask`. `keep` tells
         whether an answer may be kept. Raises what `ask` raises."""
-        self.used = True
         kept = self._kept.get(query)
         if kept is not None and (max_age is None or asyncio.get_running_loop().time() - kept.asked_at <= max_age):
             kept.read = True
             return cast("Answer", kept.answer)
-        return await self._fetch(query, ask, keep, read=True)
 
-    def outdate(self, old: Callable[[Query, Any], bool] = lambda *_: True, *, again: bool = False) -> None:
-        """Forget the answers for which `old` is true: it gets the query and the answer. With `again`, those that were
-        read are fetched again."""
+        async def fetch(*, read: bool = False) -> Answer:
+            changes, asked_at = self._changes, asyncio.get_running_loop().time()
+            answer = await ask()
+            if changes == self._changes and keep(answer):
+                self._kept.pop(query, None)
+                self._kept[query] = _Kept(answer, asked_at, fetch, read)
+                if len(self._kept) > MAX_ANSWERS:
+                    del self._kept[next(iter(self._kept))]
+            return answer
+
+        return await fetch(read=True)
+
+    def outdate(self, computer: str | None, *kinds: str, again: bool = False) -> None:
+        """Forget what a Computer (None: any) answered to queries of these kinds (none: all kinds). With `again`, the
+        answers that were read are fetched again."""
         self._changes += 1
-        for query, kept in [(query, kept) for query, kept in self._kept.items() if old(query, kept.answer)]:
-            del self._kept[query]
-            if again and kept.read:
-                self._spawn(self._fetch_again(query, kept))
+        for query, kept in list(self._kept.items()):
+            if (computer is None or query.computer in (computer, None)) and (not kinds or query.kind in kinds):
+                del self._kept[query]
+                if again and kept.read:
+                    self._spawn(_without_error(kept.fetch()))
 
-    def forget(self, computer: str) -> None:
-        self.outdate(lambda query, _: query.computer in (computer, None))
 
-    async def _fetch_again(self, query: Query, kept: _Kept) -> None:
-        with suppress(SmcpError):
-            await self._fetch(query, kept.ask, kept.keep, read=False)
-
-    async def _fetch(
-        self, query: Query, ask: Callable[[], Awaitable[Answer]], keep: Callable[[Answer], bool], *, read: bool
-    ) -> Answer:
-        changes, asked_at = self._changes, asyncio.get_running_loop().time()
-        answer = await ask()
-        if changes == self._changes and keep(answer):
-            self._kept.pop(query, None)
-            self._kept[query] = _Kept(answer, asked_at, ask, keep, read)
-            if len(self._kept) > MAX_ANSWERS:
-                del self._kept[next(iter(self._kept))]
-        return answer
+async def _without_error(fetching: Awaitable[Any]) -> None:
+    with suppress(SmcpError):
+        await fetching
 
 
 class _ToolEntry:
@@ -119,9 +113,7 @@ class _ToolEntry:
         """Set until the tools are asked for once more."""
         self.task: asyncio.Task[None] | None = None
         self.is_news = True
-        """Whether the first answer is an event."""
-        self.is_told = False
-        """Whether an event has told of the tools."""
+        """Whether the next answer is an event if it differs."""
 
 
 class ToolCache:
@@ -162,7 +154,13 @@ class ToolCache:
         entry = self.entries.get(computer)
         if entry is None:
             raise no_such_computer(computer, did_you_mean(computer, self.entries))
-        await self._tried(computer)
+        try:
+            await entry.tried.wait()
+        except asyncio.CancelledError:
+            entry.is_news = True
+            if entry.tools is not None:
+                self._publish(ToolsChanged(computer, entry.tools))
+            raise
         if entry.tools is None:
             assert entry.error is not None
             raise entry.error
@@ -174,25 +172,9 @@ class ToolCache:
 
     async def all(self) -> dict[str, Tools]:
         """The tools of all Computers, by name; one whose tools could not be fetched so far is left out."""
-        await self._tried(*self.entries)
+        for entry in list(self.entries.values()):
+            await entry.tried.wait()
         return {name: entry.tools for name, entry in sorted(self.entries.items()) if entry.tools is not None}
-
-    async def _tried(self, *names: str) -> None:
-        """Wait for the first answers. Who does not wait any longer hears of them by events."""
-        unknown = [(name, entry) for name in names if not (entry := self.entries[name]).tried.is_set()]
-        try:
-            for _, entry in unknown:
-                await entry.tried.wait()
-        except asyncio.CancelledError:
-            for name, entry in unknown:
-                entry.is_news = True
-                if entry.tools is not None and not entry.is_told and self.entries.get(name) is entry:
-                    self._tell(name, entry, entry.tools)
-            raise
-
-    def _tell(self, computer: str, entry: _ToolEntry, tools: Tools) -> None:
-        entry.is_told = True
-        self._publish(ToolsChanged(computer, tools))
 
     async def _keep(self, computer: str, entry: _ToolEntry) -> None:
         backoff = Backoff()
@@ -216,4 +198,4 @@ class ToolCache:
             entry.tools = tools
             entry.tried.set()
             if is_news:
-                self._tell(computer, entry, tools)
+                self._publish(ToolsChanged(computer, tools))

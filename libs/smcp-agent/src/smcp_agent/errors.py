@@ -4,9 +4,7 @@ One class per code of the wire comes from `smcp_proto.errors` and is raised as t
 version does not know as `SmcpError`, with that `code`); the classes defined here are the SDK's own.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from difflib import SequenceMatcher, get_close_matches
-from heapq import nlargest
+from collections.abc import Mapping
 from typing import Any, Final
 
 from smcp_proto.errors import (
@@ -92,35 +90,6 @@ class McpError(SmcpError):
 def not_open() -> Closed:
     """The error for an `SmcpAgent` that is not open."""
     return Closed("this SmcpAgent is not open: use it inside its `async with`, or after `open()`")
-
-
-LONGEST_NAME: Final = 128
-MOST_COMPARED: Final = 20
-"""Characters of a name for which a similar one is sought, and names that are compared with it in full, the likeliest
-ones: 1,000 that are made for it would take more than a second of the event loop."""
-LIKE: Final = 0.6
-"""How similar (`difflib`) the nearest one has to be."""
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence, which asks whether the nearest of `names` was meant; empty where none is like it."""
-    if len(name) > LONGEST_NAME:
-        return ""
-    matcher = SequenceMatcher(b=name)
-
-    def likeness(other: str) -> float:
-        matcher.set_seq1(other)
-        return matcher.quick_ratio() if matcher.real_quick_ratio() >= LIKE else 0.0
-
-    near = get_close_matches(name, nlargest(MOST_COMPARED, names, key=likeness), n=1, cutoff=LIKE)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def check_names(what: str, given: Iterable[str], names: Collection[str]) -> None:
-    """The names of keyword arguments. Raises TypeError, as Python does, with the name of the public function."""
-    for name in given:
-        if name not in names:
-            raise TypeError(f"{what}() got an unexpected keyword argument {name!r}{did_you_mean(name, names)}")
 
 
 def unanswered_message(error: SmcpError) -> str:

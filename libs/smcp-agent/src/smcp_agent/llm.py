@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from pydantic import ValidationError
 
-from smcp_agent.errors import Malformed, NotFound, SmcpError, check_names, did_you_mean, may_have_run
+from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
 from smcp_agent.result_formats import (
     allowed_chars,
     anthropic_output,
@@ -30,6 +30,7 @@ from smcp_agent.result_formats import (
 )
 from smcp_agent.results import CallResult, ImageContent, OnInput, TextContent
 from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S, ToolCallMethods
+from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas import SMCPTool, ToolMeta, ToolProgress
 from smcp_proto.validation import refused
 
@@ -46,8 +47,6 @@ OpenAIApi = Literal["chat", "responses"]
 
 logger = logging.getLogger(__name__)
 
-_NAMED: Final[Mapping[str, str]] = {"computers": "Computer", "tags": "tag", "only": "tool"}
-"""What a filter names."""
 _READER: Final = SMCPTool(
     name=READ_RESULT,
     description="Reads on in a result that was too long to be shown whole, where its link says so.",
@@ -82,24 +81,22 @@ class ModelMethods(ToolCallMethods):
     """Computer and tool, by the name that a model was given; None: nothing was given yet."""
     _max_chars: int | None = None
     """As the last list for a model said."""
-    _seen: "dict[str, set[str]] | None" = None
-    """What was in the office at any time, by the filter that may name it."""
 
     async def openai_tools(self, api: OpenAIApi = "chat", **filters: Unpack[ToolFilter]) -> list[OpenAITool]:
         """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
 
         A Computer whose tools could not be fetched so far is left out. Names do not depend on the filters. A model can
         call what was in a list, and nothing else.
-        Raises Malformed: there is no such `api`, or a filter has the wrong type; NotFound: no tool of the office
-        passes, as a filter names what was never there. Where others pass, that is logged.
+        Raises Malformed: there is no such `api`, or a filter has the wrong type. That a filter names what is not in the
+        office is logged.
         """
         if api not in get_args(OpenAIApi):
             raise refused("api", f"has to be {' or '.join(map(repr, get_args(OpenAIApi)))}")
-        return [openai_tool(named, api) for named in await self._choose("openai_tools", **filters)]
+        return [openai_tool(named, api) for named in await self._choose(**filters)]
 
     async def anthropic_tools(self, **filters: Unpack[ToolFilter]) -> list[AnthropicTool]:
         """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
-        return [anthropic_tool(named) for named in await self._choose("anthropic_tools", **filters)]
+        return [anthropic_tool(named) for named in await self._choose(**filters)]
 
     async def run_openai_tool_calls(
         self,
@@ -175,7 +172,7 @@ class ModelMethods(ToolCallMethods):
         """
         try:
             if self._given is None:  # a model may call tools that another run of the application showed it
-                await self._choose("run_tool")
+                await self._choose()
             given = _arguments(arguments)
             if name == READ_RESULT and self._max_chars is not None:
                 offset: Any = given.get("offset", 0)  # whatever the model wrote
@@ -189,43 +186,37 @@ class ModelMethods(ToolCallMethods):
         except SmcpError as error:
             return error_result(error)
 
-    async def _choose(self, what: str, **filters: Unpack[ToolFilter]) -> "list[NamedTool]":
-        """Raises as `openai_tools`; TypeError: `what`, a method, has no such filter."""
-        check_names(what, filters, ToolFilter.__annotations__)
-        values: Mapping[str, Any] = filters
-        wanted: dict[str, Collection[str] | None] = {field: values.get(field) for field in _NAMED}
+    async def _choose(
+        self,
+        computers: Collection[str] | None = None,
+        tags: Collection[str] | None = None,
+        only: Collection[str] | None = None,
+        max_chars: int | None = None,
+    ) -> "list[NamedTool]":
+        """Raises as `openai_tools`."""
+        wanted = {"computers": computers, "tags": tags, "only": only}
         for field, names in wanted.items():
             if isinstance(names, str):
                 raise refused(field, "a list of names, not text")
-        max_chars = filters.get("max_chars")
         self._max_chars = None if max_chars is None else allowed_chars(max_chars)
         given, chosen = self._given or {}, []
-        listed = await self._tools.all()
-        seen = self._seen = self._seen or {field: set() for field in wanted}
-        seen["computers"] |= self._tools.entries.keys()
-        for each in name_tools(listed):
+        found: dict[str, set[str]] = {"computers": set(self._tools.entries), "tags": set(), "only": set()}
+        for each in name_tools(await self._tools.all()):
             pair = (each.computer, each.tool.name)
             own = {"computers": {each.computer}, "only": {each.name, each.tool.name}}
-            if wanted["tags"] is not None:
-                own["tags"] = set(tags(each.tool))
+            own["tags"] = set() if tags is None else set(tool_meta(each.tool).tags or ())
             for field, its in own.items():
-                seen[field] |= its
+                found[field] |= its
             if all(names is None or not own[field].isdisjoint(names) for field, names in wanted.items()):
                 chosen.append(each)
                 given[each.name] = pair
             elif given.get(each.name) != pair:  # the name is another tool's now
                 given.pop(each.name, None)
         self._given = given
-        unseen = [
-            f"{field}: there is no {_NAMED[field]} {name!r} in the office{did_you_mean(str(name), seen[field])}"
-            for field, names in wanted.items()
-            for name in names or ()
-            if name not in seen[field]
-        ]
-        if unseen and not chosen and any(listed.values()) and len(listed) == len(self._tools.entries):
-            raise NotFound("; ".join(unseen))
-        for problem in unseen:
-            logger.warning("%s", problem)
+        for field, names in wanted.items():
+            for name in set(names or ()) - found[field]:
+                near = did_you_mean(str(name), found[field])
+                logger.warning("%s: there is no %r in the office%s", field, name, near)
         return chosen if max_chars is None else [*chosen, NamedTool(READ_RESULT, "", _READER)]
 
 

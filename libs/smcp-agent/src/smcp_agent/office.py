@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
-from smcp_agent.cache import AnswerCache, Query, ToolCache
+from smcp_agent.cache import AnswerCache, ToolCache
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, flat_error
@@ -24,7 +24,7 @@ from smcp_agent.events import (
     ResourceUpdated,
     event_of,
 )
-from smcp_agent.rpc import JsonObject, reply_of
+from smcp_agent.rpc import reply_of
 from smcp_agent.subscriptions import Subscriptions
 from smcp_proto.backoff import Backoff
 from smcp_proto.printable import without_login
@@ -126,7 +126,7 @@ class Office:
         self._publish(Reconnected(without_login(connection.url)))
 
     def on_lost(self, reason: str) -> None:
-        self._answers.outdate()
+        self._answers.outdate(None)
         self._publish(Disconnected(reason))
 
     def on_refused(self, why: str) -> None:
@@ -161,13 +161,12 @@ class Office:
 
     def _take(self, event: Event) -> None:
         match event:
-            case DesktopChanged(computer) | FinderChanged(computer):
-                kind = "desktop" if isinstance(event, DesktopChanged) else "finder"
-                self._answers.outdate(lambda query, _: query[:2] == (kind, computer), again=True)
-            case ResourcesChanged(computer, server):
-                self._answers.outdate(lambda query, _: _lists(query, computer, server))
-            case ResourceUpdated(computer, uri, server):
-                self._answers.outdate(lambda query, pages: _lists(query, computer, server) and _names(uri, pages))
+            case DesktopChanged(computer):
+                self._answers.outdate(computer, "desktop", again=True)
+            case FinderChanged(computer):
+                self._answers.outdate(computer, "finder", again=True)
+            case ResourcesChanged(computer) | ResourceUpdated(computer):
+                self._answers.outdate(computer, "resources")
 
     def _refresh(self, computer: str) -> None:
         if computer in self._room.computers:
@@ -175,13 +174,13 @@ class Office:
 
     def _computer_entered(self, computer: str, *, is_heard: bool) -> None:
         """`is_heard`: somebody heard of it, and expects the event with its tools."""
-        self._answers.forget(computer)
+        self._answers.outdate(computer)
         self._tools.refresh(computer, restart=True, is_news=is_heard)
         self._subscriptions.lost(computer)
 
     def _computer_left(self, computer: str) -> None:
         self._tools.drop(computer)
-        self._answers.forget(computer)
+        self._answers.outdate(computer)
         self._subscriptions.left(computer)
 
     async def _learn(self, connection: Connection) -> None:
@@ -216,14 +215,3 @@ class Office:
         logger.info("the members of the office are not known yet: %s", error.message)
         self._not_listed = error
         return None
-
-
-def _lists(query: Query, computer: str, server: str | None) -> bool:
-    """Whether the answer may list resources of this server; None: of any."""
-    if query.kind != "resources" or query.computer not in (computer, None):
-        return False
-    return server is None or query.detail in (server, None)
-
-
-def _names(uri: str, pages: list[JsonObject]) -> bool:
-    return any(each["uri"] == uri for page in pages for each in page["resources"])

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.cache import AnswerCache, Query
-from smcp_agent.errors import BadReply, check_names
+from smcp_agent.errors import BadReply
 from smcp_agent.results import ResourceContents, resource_contents
 from smcp_agent.rpc import JsonObject, RpcClient, mapping_of, reply_of
 from smcp_agent.subscriptions import Subscription, Subscriptions
@@ -67,13 +67,13 @@ class ResourceMethods:
 
         Raises SmcpError: as `call_tool`.
         """
-        request = self._finder_request("get_finder", computer, filters)
+        request = self._finder_request(computer, **filters)
         reply = await self._rpc.ask("client:get_finder", request, GetFinderRet, "documents", computer)
         return reply.model_dump(exclude_unset=True)
 
     async def finder(self, computer: str, **filters: Unpack[FinderFilter]) -> JsonObject:
         """As `get_finder`, from the cache where nothing changed since and nothing was missing (`a2c_as_listed`)."""
-        request = self._finder_request("finder", computer, filters)
+        request = self._finder_request(computer, **filters)
         again: FinderFilter = {**filters, "keywords": request.keywords}
         return await self._answers.get(
             Query("finder", computer, repr(request.model_dump(exclude={"agent", "req_id"}))),
@@ -81,15 +81,18 @@ class ResourceMethods:
             keep=lambda found: not found.get("a2c_as_listed"),
         )
 
-    def _finder_request(self, what: str, computer: str, filters: FinderFilter) -> GetFinderReq:
-        """Raises TypeError: `what`, a method, has no such filter."""
-        check_names(what, filters, FinderFilter.__annotations__)
-        keywords = filters.get("keywords")
+    def _finder_request(
+        self,
+        computer: str,
+        keywords: Iterable[str] | None = None,
+        file_type: str | None = None,
+        offset: int = DEFAULT_OFFSET,
+        limit: int = DEFAULT_LIMIT,
+    ) -> GetFinderReq:
         if isinstance(keywords, str):  # else each of its letters would be a keyword
             keywords = (keywords,)
-        wanted: JsonObject = {"offset": DEFAULT_OFFSET, "limit": DEFAULT_LIMIT, **filters}
-        wanted["keywords"] = None if keywords is None else list(keywords)
-        return self._rpc.query(GetFinderReq, computer, **wanted)
+        wanted = {"keywords": None if keywords is None else list(keywords), "file_type": file_type}
+        return self._rpc.query(GetFinderReq, computer, **wanted, offset=offset, limit=limit)
 
     async def read_resource(self, computer: str, uri: str, *, server: str | None = None) -> Any:
         """A resource's content, asked for now.

@@ -220,10 +220,7 @@ class ToolCallMethods:
                     if not self._on_progress[request.req_id]:
                         del self._on_progress[request.req_id]
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
-                if self._answers.used:
-                    self._answers.outdate(
-                        lambda query, _: query.kind != "resources" and query.computer == request.computer
-                    )
+                self._answers.outdate(request.computer, "desktop", "finder")
             result = call_result(
                 reply,
                 req_id=request.req_id,

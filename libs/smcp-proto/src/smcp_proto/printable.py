@@ -1,9 +1,12 @@
-"""Makes foreign text safe to show: no control sequences for terminals, no invisible characters, no likely secrets."""
+"""Makes foreign text safe to show: no control sequences for terminals, no invisible characters, no likely secrets.
+Suggests the name that was meant."""
 
 import json
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher, get_close_matches
+from heapq import nlargest
 from typing import Any, Final
 
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
@@ -100,3 +103,25 @@ def stacked_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], width: i
         named = "   ".join(f"{name}: {cell}" for name, cell in zip(columns[1:], cells, strict=True) if cell)
         lines += [printable(first), *wrapper.wrap(printable(named, newline=", "))]
     return "\n".join(lines)
+
+
+LONGEST_NAME: Final = 128
+MOST_COMPARED: Final = 20
+"""Characters of a name for which a similar one is sought, and names that are compared with it in full, the likeliest
+ones: 500 that are made for it would take a second of the event loop."""
+
+
+def did_you_mean(written: str, known: Iterable[str], *, cutoff: float = 0.65) -> str:
+    """The end of a sentence about an unknown name: `; did you mean 'x'?`, or empty. camelCase counts as snake_case."""
+    folded = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", written).lower()
+    by_folded = {name.lower(): name for name in known}
+    if len(folded) > LONGEST_NAME:
+        return ""
+    matcher = SequenceMatcher(b=folded)
+
+    def likeness(other: str) -> float:
+        matcher.set_seq1(other)
+        return matcher.quick_ratio() if matcher.real_quick_ratio() >= cutoff else 0.0
+
+    found = get_close_matches(folded, nlargest(MOST_COMPARED, by_folded, key=likeness), n=1, cutoff=cutoff)
+    return f"; did you mean {by_folded[found[0]]!r}?" if found and by_folded[found[0]] != written else ""

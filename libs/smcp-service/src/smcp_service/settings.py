@@ -1,13 +1,11 @@
 """The settings of a process: read once from `SMCP_*` and the command line, refused when wrong."""
 
-import difflib
 import ipaddress
 import os
 import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from heapq import nlargest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
@@ -25,6 +23,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from smcp_proto.printable import did_you_mean as did_you_mean
 from smcp_service.lifecycle import Failure
 
 PREFIX: Final = "SMCP_"
@@ -212,28 +211,6 @@ def doubtful_variables(
         elif variable.upper() not in known and (hint := did_you_mean(variable, known, cutoff=0.91)):
             sentences.append(f"{variable} is not a setting of this command and is ignored{hint}")
     return sentences
-
-
-LONGEST_NAME: Final = 128
-MOST_COMPARED: Final = 20
-"""Characters of a name for which a similar one is sought, and names that are compared with it in full, the likeliest
-ones: 500 that are made for it would take a second of the event loop."""
-
-
-def did_you_mean(written: str, known: Iterable[str], *, cutoff: float = 0.65) -> str:
-    """The end of a sentence about an unknown name: `; did you mean 'x'?`, or empty. camelCase counts as snake_case."""
-    folded = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", written).lower()
-    by_folded = {name.lower(): name for name in known}
-    if len(folded) > LONGEST_NAME:
-        return ""
-    matcher = difflib.SequenceMatcher(b=folded)
-
-    def likeness(other: str) -> float:
-        matcher.set_seq1(other)
-        return matcher.quick_ratio() if matcher.real_quick_ratio() >= cutoff else 0.0
-
-    found = difflib.get_close_matches(folded, nlargest(MOST_COMPARED, by_folded, key=likeness), n=1, cutoff=cutoff)
-    return f"; did you mean {by_folded[found[0]]!r}?" if found and by_folded[found[0]] != written else ""
 
 
 def shown(settings: ServiceSettings) -> dict[str, str]:

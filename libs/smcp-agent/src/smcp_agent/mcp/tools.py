@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from smcp_agent.errors import Malformed, NotFound, did_you_mean
+from smcp_agent.errors import Malformed, NotFound
 from smcp_agent.llm import NamedTool, object_schema, tags
 from smcp_agent.rpc import checked
+from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas import MCP_TOOL
 
 if TYPE_CHECKING:  # the command line takes its options from here, and works without the MCP SDK
