@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from smcp_agent import Disconnected, Reconnected, SmcpAgent, Unavailable
-from smcp_agent.connecting.addresses import Addresses
 from smcp_agent.connecting.connection import CUT_OFF_REPLIES
+from smcp_agent.connecting.link import Addresses
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
 

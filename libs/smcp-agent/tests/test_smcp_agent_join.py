@@ -73,15 +73,6 @@ async def test_the_details_of_a_refused_join_are_those_of_its_error() -> None:
         assert caught.value.details == {"why": "taken", **gateway.details}
 
 
-async def test_a_join_refused_for_the_agent_of_mcp_clients_says_what_that_is_and_how_to_do_without() -> None:
-    async with fake_gateway() as gateway:
-        gateway.refusal, gateway.details = "403 the office has an Agent already: 'smcp-mcp'", {"holder": "smcp-mcp"}
-        with pytest.raises(
-            JoinRefused, match=r"already: 'smcp-mcp'\. It is there for MCP clients .*`smcp up --no-mcp`"
-        ):
-            await enter(gateway)
-
-
 async def test_a_join_that_may_have_run_is_no_tool_that_may_have_run() -> None:
     async with fake_gateway() as gateway:
         gateway.refusal, gateway.details = "503 no registry answered", {"may_have_run": True}

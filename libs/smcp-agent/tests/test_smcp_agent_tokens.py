@@ -20,7 +20,7 @@ from smcp_agent import (
     SmcpError,
     TokenUnavailable,
 )
-from smcp_agent.connecting.addresses import delay
+from smcp_agent.connecting.link import delay
 from smcp_agent.connecting.options import Transport
 from smcp_agent.errors import Malformed
 from smcp_auth import api_keys as key_file
@@ -180,4 +180,4 @@ def test_a_refused_token_is_tried_again_after_a_while_and_another_failure_at_onc
 
 def test_a_pause_that_the_gateway_asks_for_is_kept() -> None:
     assert 30 <= delay(RateLimited("wait", details={"retry_after_s": 30})) <= 37.5
-    assert 60 <= delay(RateLimited("wait")) <= 75
+    assert 10 <= delay(RateLimited("wait")) <= 12.5

@@ -9,8 +9,7 @@ from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 from smcp_agent.cache import AnswerCache, ToolCache, Tools
-from smcp_agent.connecting.addresses import Addresses
-from smcp_agent.connecting.link import Link
+from smcp_agent.connecting.link import Addresses, Link
 from smcp_agent.connecting.options import (
     DEFAULT_TRANSPORTS,
     MAX_MESSAGE,

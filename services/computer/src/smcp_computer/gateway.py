@@ -10,9 +10,8 @@ from typing import Any, Final, Unpack
 
 from pydantic import ValidationError
 
-from smcp_agent.connecting.addresses import Addresses, delay
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
-from smcp_agent.connecting.link import Link
+from smcp_agent.connecting.link import Addresses, Link, delay
 from smcp_agent.connecting.options import ConnectionOptions, Token
 from smcp_agent.errors import NotAGateway, flat_error
 from smcp_bus import exact_json

@@ -159,7 +159,7 @@ def check_connection(settings: ComputerSettings) -> None:
     """Raises SettingsError: the settings do not name one way to connect, or have a token that cannot be sent."""
     if settings.gateway_url is None:
         return
-    from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
+    from smcp_agent.connecting.link import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
     from smcp_agent.connecting.options import check_token  # noqa: PLC0415
     from smcp_agent.errors import Malformed  # noqa: PLC0415
 

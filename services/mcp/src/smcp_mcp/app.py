@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from smcp_agent.connecting.addresses import Addresses, delay
+from smcp_agent.connecting.link import Addresses, delay
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.errors import Malformed, NotAllowed, NotAuthenticated, RateLimited, SmcpError, TooLarge
 from smcp_auth.client_addresses import counted_as

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from smcp_agent.connecting.addresses import checked_url
+from smcp_agent.connecting.link import checked_url
 from smcp_agent.connecting.options import Token, check_token, token_from
 from smcp_agent.errors import Malformed
 from smcp_agent.mcp.tools import MAX_TOOLS

@@ -1,26 +1,38 @@
-"""Keeps a member (an Agent, or a Computer on Socket.IO) in its office: connects and joins, again after each loss."""
+"""Keeps a member (an Agent, or a Computer on Socket.IO) in its office: connects to one of its gateways and joins, again
+after each loss."""
 
 import asyncio
 import logging
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit, urlunsplit
 
-from smcp_agent.connecting.addresses import Addresses, delay
-from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice
-from smcp_agent.connecting.options import ConnectionOptions
+import aiohttp
+
+from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice, connect
+from smcp_agent.connecting.options import ConnectionOptions, local_key, with_token
 from smcp_agent.errors import (
     BadReply,
+    CannotConnect,
     ConnectionLost,
     ErrorCode,
     JoinRefused,
+    Malformed,
+    NotAGateway,
     NotAllowed,
     NotAuthenticated,
+    RateLimited,
     SmcpError,
     Unavailable,
     flat_error,
+    retry_after,
     without_traceback,
 )
-from smcp_proto.backoff import Backoff
+from smcp_proto.backoff import Backoff, jittered
 from smcp_proto.errors import ERRORS, read_refusal
+from smcp_proto.printable import without_login
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 from smcp_proto.schemas.rooms import RESTARTS
 
@@ -29,8 +41,6 @@ JOIN_S: Final = 12.0
 LEAVE_S: Final = 5.0
 """Before the answer, the next Agent of this name may be refused: a busy gateway needs seconds. Longer is of no use: a
 client that goes away is noticed without it, too."""
-UNKNOWN: Final = 2
-"""So many refusals of the token in a row are reported: the first token may have expired on its way."""
 REFUSED_PATIENCE_S: Final = 20.0
 """A refused re-join is reported after so long: the broken socket may still count as alive."""
 SETTLE_S: Final = 5.0
@@ -40,16 +50,119 @@ FIRST_DELAY_S: Final = 0.25
 """The pause after the first failure to connect, join or list the room; it doubles up to `MAX_DELAY_S`."""
 MAX_DELAY_S: Final = 5.0
 """An Agent is back within seconds after a long outage."""
-MCP_NAME: Final = "smcp-mcp"
-"""The Agent by which MCP clients use an office over HTTP; `smcp up` starts it."""
-MCP_SEAT: Final = (
-    ". It is there for MCP clients over HTTP, and leaves minutes after the last one. `smcp room OFFICE` shows the "
-    "members; `smcp up --no-mcp` starts without it"
-)
 STABLE_S: Final = 10.0
 """After a connection that lasted so long, the pauses between attempts begin short again."""
 
+HEAD_START_S: Final = 1.0
+"""How long a URL may take to answer before the next one is tried beside it: a host that hangs looks like a slow one."""
+READY_S: Final = 2.0
+TOKEN_S: Final = 10.0
+"""The pause after a token that is not accepted: it may be renewed. The gateway slows down who tries too often (429)."""
+
 logger = logging.getLogger(__name__)
+
+
+class Addresses:
+    """URLs of an office's gateways, the one to begin with first. Raises Malformed: one is wrong, or none is there."""
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self._urls = [checked_url(url) for url in urls]
+        if not self._urls:
+            raise Malformed("url: is missing", details={"field": "url"})
+
+    def prefer(self, url: str) -> None:
+        """Begin with this one next time: it worked."""
+        at = self._urls.index(url)
+        self._urls = self._urls[at:] + self._urls[:at]
+
+    def avoid(self, url: str, tried: Collection[str] = ()) -> bool:
+        """Try this one last next time. False where the next one is the same, or among the `tried` ones."""
+        self._urls.remove(url)
+        self._urls.append(url)
+        return self._urls[0] != url and self._urls[0] not in tried
+
+    async def ready_instead_of(self, url: str, options: ConnectionOptions) -> bool:
+        """Whether a gateway at another URL says that it is ready; that one is tried first next time."""
+        timeout = aiohttp.ClientTimeout(total=READY_S)
+        async with aiohttp.ClientSession(headers=options.headers, timeout=timeout) as session:
+            for other in self._urls:
+                if other != url and await _is_ready(session, other):
+                    self.prefer(other)
+                    return True
+        return False
+
+    async def connect(self, options: ConnectionOptions, on_notice: Notice) -> Connection:
+        """The first connection that opens; each URL has a head start. Raises CannotConnect: none of them works;
+        NotAGateway; TokenUnavailable; SmcpError: the last refusal of a server."""
+        has_token, options = options.token is not None, await with_token(options)
+
+        async def attempt(url: str, earlier: Sequence[asyncio.Task[Connection]]) -> Connection:
+            if earlier:
+                await asyncio.wait(earlier, timeout=HEAD_START_S * len(earlier))
+            own = options if has_token else await with_token(options.model_copy(update={"token": local_key(url)}))
+            return await connect(url, own, on_notice)
+
+        attempts: list[asyncio.Task[Connection]] = []
+        for url in self._urls:
+            attempts.append(asyncio.create_task(attempt(url, tuple(attempts))))
+        winner: Connection | None = None
+        try:
+            for ended in asyncio.as_completed(attempts):
+                with suppress(SmcpError):
+                    winner = await ended
+                    return winner
+        finally:
+            for each in attempts:
+                each.cancel()
+            for outcome in await asyncio.gather(*attempts, return_exceptions=True):
+                if isinstance(outcome, Connection) and outcome is not winner:
+                    await outcome.close()
+        errors = [each.exception() for each in attempts]
+        refusals = [each for each in errors if isinstance(each, SmcpError) and not isinstance(each, CannotConnect)]
+        if refusals:
+            raise refusals[-1]
+        reasons = {
+            url: why for each in errors if isinstance(each, CannotConnect) for url, why in each.details["urls"].items()
+        }
+        failures = "; ".join(f"{url}: {why}" for url, why in reasons.items())
+        kind = NotAGateway if all(isinstance(each, NotAGateway) for each in errors) else CannotConnect
+        raise kind(f"cannot connect to {failures}", details={"urls": reasons})
+
+
+def checked_url(url: str) -> str:
+    """The URL of a gateway, with its path. Raises Malformed: it is not an http(s) or ws(s) URL with a host."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https", "ws", "wss"} and parts.hostname and parts.port != 0
+    except (ValueError, AttributeError):  # it is no text
+        usable = False
+    if not usable:
+        raise Malformed(f"url: {without_login(str(url))!r} is not like http://host:port", details={"field": "url"})
+    return url
+
+
+async def _is_ready(session: aiohttp.ClientSession, url: str) -> bool:
+    """Asks `/readyz`, beside the gateway's Socket.IO endpoint."""
+    parts = urlsplit(url)
+    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+    asked = urlunsplit((scheme, parts.netloc, f"{parts.path.rstrip('/')}/readyz", "", ""))
+    try:
+        async with session.get(asked, allow_redirects=False) as response:
+            return response.status == HTTPStatus.OK
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return False
+
+
+def delay(error: SmcpError) -> float:
+    """Minimum wait in seconds after this refused connect."""
+    match error:
+        case NotAuthenticated():
+            return jittered(TOKEN_S)
+        case RateLimited():
+            # `jittered` takes up to 20 % off: never earlier than the gateway asked for
+            return jittered(1.25 * (retry_after(error) or TOKEN_S))
+        case _:
+            return 0.0
 
 
 class Listener(Protocol):
@@ -199,18 +312,18 @@ class Link:
 
     async def _come_back(self, backoff: Backoff) -> None:
         patience = asyncio.get_running_loop().time() + REFUSED_PATIENCE_S
-        unknown = 0
+        unknown = False
         while True:
             try:
                 connection = await self._connect()
             except SmcpError as error:
                 logger.info("not connected yet: %s", error.message)
-                unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
-                if unknown == UNKNOWN:
+                if isinstance(error, NotAuthenticated) and unknown:  # the first token may have expired on its way
                     self._refuse(error)
+                unknown = isinstance(error, NotAuthenticated)
                 await asyncio.sleep(max(backoff.next(), delay(error)))
                 continue
-            unknown = 0
+            unknown = False
             try:
                 await self._join(connection)
                 self._failure = None
@@ -269,7 +382,6 @@ def _check_joined(ack: Any, place: EnterOfficeReq) -> None:
             details.pop("may_have_run", None)  # it is about the join: no tool ran
             kind = ERRORS.get(code or ErrorCode.NOT_ALLOWED, NotAllowed)
             if kind is NotAllowed:
-                why += MCP_SEAT if details.get("holder") == MCP_NAME else ""
                 raise JoinRefused(f"{office} refused {member}: {why}", details=details)
             raise kind(f"{office} cannot be joined by {member} now: {why}", details=details)
     raise flat_error(ack) or BadReply("join_office was acknowledged with neither [true, null] nor [false, why]")
