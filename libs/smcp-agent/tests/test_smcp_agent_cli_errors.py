@@ -1,19 +1,14 @@
 """Error messages and exit codes of `smcp-agent`."""
 
-import asyncio
 import json
 import re
-import signal
-import sys
-from asyncio.subprocess import PIPE
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from smcp_agent.cli.main import app
-from smcp_testing.agent_command import PATIENCE_S, ended, start
+from smcp_testing.agent_command import ended, start
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 
 JsonObject = dict[str, Any]
@@ -140,55 +135,3 @@ async def test_a_join_refused_for_now_is_unavailable_and_not_join_refused() -> N
         assert code == 1
         assert "error 503" in err
         assert "no registry answered" in err
-
-
-@pytest.mark.parametrize("arguments", [("list",), ("--json", "list")])
-async def test_an_output_that_cannot_be_written_is_a_sentence(arguments: tuple[str, ...]) -> None:
-    async with fake_gateway() as gateway:
-        with Path("/dev/full").open("wb") as full:
-            process = await start(gateway, *arguments, stdout=full.fileno())
-            code, _, err = await ended(process)
-        assert code == 1
-        assert err.splitlines()[-1] == "error: standard output: No space left on device"
-
-
-@pytest.mark.parametrize(
-    ("what", "field", "option"),
-    [("name", "name", "--name (SMCP_AGENT_NAME)"), ("office", "office_id", "--office (SMCP_OFFICE)")],
-)
-async def test_who_may_not_join_by_that_name_or_there_reads_which_option_chooses_another(
-    what: str, field: str, option: str
-) -> None:
-    async with fake_gateway() as gateway:
-        gateway.refusal, gateway.details = f"403 the token is not for this {what}", {"field": field}
-        code, _, err = await run(gateway, "list")
-        assert code == 1
-        assert err.splitlines()[-1] == f"{option} chooses another."
-
-
-HANGING = """
-import socket, sys, time
-def hang(*_, **__):
-    print("looking", file=sys.stderr, flush=True)
-    time.sleep(600)
-socket.getaddrinfo = hang
-from smcp_agent_command import main
-main()
-"""
-"""`smcp-agent` where the name server does not answer."""
-
-
-@pytest.mark.parametrize("limit", [("--timeout", "1"), ()], ids=["time-out", "ctrl-C"])
-async def test_the_end_of_a_command_does_not_wait_for_a_name_server(limit: tuple[str, ...]) -> None:
-    arguments = ("--url", "http://gateway.example:8000", "list", *limit)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", HANGING, *arguments, stderr=PIPE)
-    assert process.stderr is not None
-    try:
-        assert await asyncio.wait_for(process.stderr.readline(), PATIENCE_S) == b"looking\n"
-        if not limit:
-            process.send_signal(signal.SIGINT)
-        code, _, err = await ended(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert (code, err) == ((1, err) if limit else (130, "cancelled\n"))

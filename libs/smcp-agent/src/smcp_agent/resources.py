@@ -1,10 +1,7 @@
 """The documents of Computers (finder.txt), their resources (computer.txt, resources chapter) and their prompts."""
 
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final, Literal, TypedDict, Unpack
-
-from pydantic import BaseModel, ValidationError
 
 from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.errors import BadReply
@@ -18,23 +15,31 @@ from smcp_proto.schemas import (
     GetFinderReq,
     GetFinderRet,
     GetPromptResult,
+    ListResourcesResult,
+    Prompt,
+    ResourceTemplate,
 )
-from smcp_proto.schemas import Prompt as WirePrompt
-from smcp_proto.schemas import Resource as WireResource
-from smcp_proto.schemas import ResourceTemplate as WireTemplate
-
-logger = logging.getLogger(__name__)
-
+from smcp_proto.schemas.base import Wire
 
 SKIPPED: Final = ("a2c_skipped", "a2c_skipped_servers")
 """In the `meta` of a page: the Computers that are missing from a list over the office, and the MCP servers from a
 Computer's."""
 
 
-_LISTS: Final[Mapping[str, tuple[str, type[BaseModel]]]] = {
-    "resources": ("client:resources/list", WireResource),
-    "resourceTemplates": ("client:resources/templates/list", WireTemplate),
-    "prompts": ("client:prompts/list", WirePrompt),
+class _Templates(Wire):
+    resourceTemplates: list[ResourceTemplate]  # noqa: N815 -- as on the wire
+    nextCursor: str | None = None  # noqa: N815
+
+
+class _Prompts(Wire):
+    prompts: list[Prompt]
+    nextCursor: str | None = None  # noqa: N815
+
+
+_LISTS: Final[Mapping[str, tuple[str, str, type[Wire]]]] = {
+    "resources": ("resources", "client:resources/list", ListResourcesResult),
+    "resourceTemplates": ("templates", "client:resources/templates/list", _Templates),
+    "prompts": ("prompts", "client:prompts/list", _Prompts),
 }
 
 
@@ -132,13 +137,17 @@ class ResourceMethods:
 
     def iter_resources(self, computer: str | None = None, *, server: str | None = None) -> AsyncIterator[JsonObject]:
         """All resources, one page after the other, for `async for`. As `list_resources`."""
-        return _items(self.list_resources, "resources", computer, server)
+        return self._items("resources", computer, server)
 
     async def resources(self, computer: str | None = None, *, server: str | None = None) -> tuple[JsonObject, ...]:
         """All resources, from the cache where nothing changed since and the list was complete. As `list_resources`."""
+
+        async def ask() -> list[JsonObject]:
+            return [page async for page in self._pages("resources", computer, server)]
+
         pages = await self._answers.get(
             Query("resources", computer, server),
-            lambda: self._all_pages(computer, server),
+            ask,
             keep=lambda pages: not any(map(_is_partial, pages)),
         )
         return tuple(each for page in pages for each in page["resources"])
@@ -153,7 +162,7 @@ class ResourceMethods:
         self, computer: str | None = None, *, server: str | None = None
     ) -> AsyncIterator[JsonObject]:
         """All templates, one page after the other, for `async for`. As `list_resource_templates`."""
-        return _items(self.list_resource_templates, "resourceTemplates", computer, server)
+        return self._items("resourceTemplates", computer, server)
 
     async def complete(
         self,
@@ -200,40 +209,34 @@ class ResourceMethods:
         await self._rpc.ask_mcp(event, params, computer=wanted.computer, server=wanted.server)
 
     async def _list_page(self, key: str, computer: str | None, server: str | None, cursor: str | None) -> JsonObject:
-        """A page with those of its items that are what they should be; a server that lists others costs only them."""
-        event, item = _LISTS[key]
+        what, event, model = _LISTS[key]
         params = {} if cursor is None else {"cursor": cursor}
         answered = await self._rpc.ask_mcp(event, params, computer=computer, server=server)
-        listed, following = answered.result.get(key), answered.result.get("nextCursor")
-        wrong = f"{key}: is not a list" if not isinstance(listed, list) else ""
-        if following is not None and not isinstance(following, str):
-            wrong = wrong or "nextCursor: is not a string"
-        if wrong or not isinstance(listed, list):
-            what = f"the list of {'templates' if key == 'resourceTemplates' else key} that {answered.sender} sent"
-            raise BadReply(f"{what} is malformed: {wrong}", details={"field": wrong.partition(":")[0]})
-        items = [each for each in listed if _is(item, each)]
-        if len(items) < len(listed):
-            logger.warning("%d of %d %s are malformed, and left out", len(listed) - len(items), len(listed), key)
+        reply_of(model, answered.result, f"the list of {what} that {answered.sender} sent")
         page = {name: value for name, value in answered.result.items() if name != "nextCursor" or value is not None}
-        return {**page, key: items, **({} if answered.computer is None else {"computer": answered.computer})}
+        return page if answered.computer is None else {**page, "computer": answered.computer}
 
-    async def _all_pages(self, computer: str | None, server: str | None) -> list[JsonObject]:
-        return [page async for page in _pages(self.list_resources, computer, server)]
+    async def _pages(self, key: str, computer: str | None, server: str | None) -> AsyncIterator[JsonObject]:
+        """One page after the other. Raises BadReply where a cursor leads back to an earlier one."""
+        cursor: str | None = None
+        seen: set[str | None] = set()
+        while cursor not in seen:
+            seen.add(cursor)
+            page = await self._list_page(key, computer, server, cursor)
+            yield page
+            if (cursor := page.get("nextCursor")) is None:
+                return
+        raise BadReply("the list does not end: a page's cursor leads back to an earlier one")
 
-    async def list_prompts(self, computer: str, *, server: str | None = None, cursor: str | None = None) -> JsonObject:
-        """One page of prompts, asked for now: MCP's `prompts` (each with its `serverId`), `nextCursor` and `meta`,
-        whose `a2c_skipped_servers` names the MCP servers whose prompts could not be listed.
-
-        Args:
-            server: only those of this MCP server.
-
-        Raises SmcpError: as `read_resource`.
-        """
-        return await self._list_page("prompts", computer, server, cursor)
+    async def _items(self, key: str, computer: str | None, server: str | None) -> AsyncIterator[JsonObject]:
+        async for page in self._pages(key, computer, server):
+            for each in page[key]:
+                yield each
 
     def iter_prompts(self, computer: str, *, server: str | None = None) -> AsyncIterator[JsonObject]:
-        """All prompts, one page after the other, for `async for`. As `list_prompts`."""
-        return _items(self.list_prompts, "prompts", computer, server)
+        """All prompts, asked for now, for `async for`: MCP's, each with its `serverId`. Arguments and errors: as
+        `list_resources`."""
+        return self._items("prompts", computer, server)
 
     async def get_prompt(
         self, computer: str, name: str, arguments: Mapping[str, str] | None = None, *, server: str | None = None
@@ -290,36 +293,3 @@ class ResourceMethods:
 def _is_partial(page: JsonObject) -> bool:
     meta = page.get("meta")
     return isinstance(meta, dict) and any(meta.get(key) for key in SKIPPED)
-
-
-async def _items(
-    ask: Callable[..., Awaitable[JsonObject]], key: str, computer: str | None, server: str | None
-) -> AsyncIterator[JsonObject]:
-    async for page in _pages(ask, computer, server):
-        for each in page[key]:
-            yield each
-
-
-async def _pages(
-    ask: Callable[..., Awaitable[JsonObject]], computer: str | None, server: str | None
-) -> AsyncIterator[JsonObject]:
-    """One page after the other. Raises BadReply where a cursor leads back to an earlier one."""
-    cursor: str | None = None
-    seen: set[str] = set()
-    while True:
-        page = await ask(computer, server=server, cursor=cursor)
-        yield page
-        cursor = page.get("nextCursor")
-        if cursor is None:
-            return
-        if cursor in seen:
-            raise BadReply("the list does not end: a page's cursor leads back to an earlier one")
-        seen.add(cursor)
-
-
-def _is(model: type[BaseModel], value: object) -> bool:
-    try:
-        model.model_validate(value)
-    except ValidationError:
-        return False
-    return True

@@ -5,7 +5,6 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from inspect import isawaitable
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -173,11 +172,8 @@ class InputRequest:
         return self.key == "a2c_approval"
 
     def accept(self, content: Mapping[str, Any] | None = None) -> InputAnswer:
-        """The user says yes, and `content` where there is a `schema`. Raises TypeError: it is no mapping."""
-        given: Any = content  # whatever the application passed
-        if given is not None and not isinstance(given, Mapping):
-            raise TypeError(f"request.accept({given!r:.80}): the content is a dict, with the fields of request.schema")
-        return InputAnswer("accept", None if self.url is not None else dict(given or {}))
+        """The user says yes, and `content` where there is a `schema`."""
+        return InputAnswer("accept", None if self.url is not None else dict(content or {}))
 
     def decline(self) -> InputAnswer:
         """The user says no."""
@@ -230,20 +226,13 @@ def given_up(result: CallResult) -> CallResult:
 async def answered(
     result: CallResult, on_input: OnInput, computer: str, tool: str, params: Mapping[str, Any]
 ) -> Responses:
-    """The answers to a call's elicitations, asked one after the other. Raises BadReply: they cannot be read; TypeError:
-    `on_input` is not async, or gave no answer; and what it raises."""
+    """The answers to a call's elicitations, asked one after the other. Raises BadReply: they cannot be read; and what
+    `on_input` raises."""
     responses: dict[str, Mapping[str, Any]] = {}
     for key, raw in result.input_requests.items():
         said = _Elicitation.model_validate(raw["params"])
         request = InputRequest(key, computer, tool, params, said.message, said.requestedSchema, said.url, raw["params"])
-        waiting: Any = on_input(request)  # whatever the application gives
-        if not isawaitable(waiting):
-            raise TypeError(f"on_input has to be an async function: it gave {type(waiting).__name__} without waiting")
-        answer = await waiting
-        if not isinstance(answer, InputAnswer):
-            raise TypeError(
-                f"on_input gave {type(answer).__name__}: it has to be request.accept(…), decline() or cancel()"
-            )
+        answer = await on_input(request)
         content = {} if answer.content is None else {"content": dict(answer.content)}
         responses[key] = {"action": answer.action, **content}
     return responses

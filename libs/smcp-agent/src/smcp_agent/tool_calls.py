@@ -6,7 +6,7 @@ Below is `RpcClient`, which repeats one request. `on_input` asks a user between 
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import iscoroutinefunction
@@ -110,9 +110,6 @@ class ToolCallMethods:
             Closed: this `SmcpAgent` is not open, or was closed while the call waited for a connection.
         """
         on_input = on_input or self._on_input
-        given: Any = on_input
-        if given is not None and not callable(given):
-            raise refused("on_input", "an async function of one argument")
         asked: CallResult | None = None  # elicits input, and has no answer yet
         responses: Responses = {}
         rounds = 0
@@ -139,11 +136,12 @@ class ToolCallMethods:
                     )
                 if on_input is None:
                     return given_up(asked)
-                seconds = asked.input_expires_in_s
-                work = answered(asked, on_input, computer, tool, mapping_of("params", params))
-                if (answers := await _in_time(seconds, work)) is None:
+                try:
+                    async with asyncio.timeout(asked.input_expires_in_s):
+                        responses = await answered(asked, on_input, computer, tool, mapping_of("params", params))
+                except TimeoutError:
                     return given_up(asked)
-                responses, req_id = answers, None
+                req_id = None
         finally:
             if asked is not None:  # the MCP server may wait
                 self.cancel_call(asked.req_id)
@@ -244,18 +242,6 @@ class ToolCallMethods:
             return
         for on_progress in self._on_progress.get(note.req_id, ()):
             asyncio.get_running_loop().call_soon(on_progress, note)
-
-
-async def _in_time(seconds: float, work: Coroutine[Any, Any, Responses]) -> Responses | None:
-    """What the work gives; None: it took longer, and was cancelled."""
-    limit = asyncio.timeout(seconds)
-    try:
-        async with limit:
-            return await work
-    except TimeoutError:
-        if not limit.expired():  # the work itself raised it
-            raise
-        return None
 
 
 def seconds_of(timeout: object) -> float:

@@ -12,11 +12,6 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     if sys.stdout is None:  # closed (`>&-`)
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 -- until the process ends
-    if sys.argv[1:] == ["--version"]:
-        from importlib.metadata import version  # noqa: PLC0415 -- ctrl-C may end it, too
-
-        sys.stdout.write(f"smcp-agent {version('smcp-agent')}\n")
-        sys.exit(0)
     from smcp_agent.cli.main import main as run  # noqa: PLC0415 -- half a second of imports, which ctrl-C may end
 
     sys.exit(run())

@@ -127,9 +127,6 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
                     file.write(binary)
             except FileExistsError:
                 continue
-            except OSError:
-                path.unlink(missing_ok=True)  # the disk is full: a part of a picture is of no use
-                raise
             files.append(str(path))
             break
     return files

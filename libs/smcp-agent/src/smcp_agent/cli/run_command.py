@@ -8,12 +8,10 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Thread
 from types import FrameType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import typer
 from rich.progress import Progress
@@ -23,15 +21,12 @@ from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
 from smcp_agent.errors import (
     CannotConnect,
-    JoinRefused,
     Malformed,
     NotAGateway,
     NotAuthenticated,
     SmcpError,
     TimedOut,
 )
-
-Result = TypeVar("Result")
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -41,8 +36,6 @@ ENDING: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTER
 """They end a command as ctrl-C does, unless they are ignored, as `nohup` has it."""
 COMPLETE_S: Final = 2.0
 """How long somebody who pressed the tab key waits."""
-CHOSEN_BY: Final = {"name": "--name (SMCP_AGENT_NAME)", "office_id": "--office (SMCP_OFFICE)"}
-"""The option of what a token may not be for, by the field that the refusal names."""
 WHY_S: Final = 5.0
 """How long an explanation may hold up an answer that is there."""
 
@@ -98,7 +91,7 @@ def completions(
             return [each for each in await ask_names(agent) if each.startswith(beginning)]
 
     try:
-        with asyncio.Runner(loop_factory=_new_loop) as runner:
+        with asyncio.Runner() as runner:
             return runner.run(names())
     except (SmcpError, TimeoutError):
         return []
@@ -180,7 +173,7 @@ def run(
     before = [(signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))]  # a shell's `&` has it ignored
     before += [(each, signal.signal(each, terminate)) for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]
     try:
-        with asyncio.Runner(loop_factory=_new_loop) as runner:
+        with asyncio.Runner() as runner:
             done = runner.run(work)
     except SmcpError as error:
         print_error(error, as_json=chosen.json, hint=_hint(error), ids=ids)
@@ -197,38 +190,12 @@ def run(
         raise typer.Exit(FAILED)
 
 
-class _DaemonThreads(ThreadPoolExecutor):
-    """Runs each function in a thread of its own, for which the end of the process does not wait: a lookup of a name may
-    hang for minutes."""
-
-    def submit(self, work: Callable[..., Result], /, *args: Any, **options: Any) -> Future[Result]:
-        done = Future[Result]()
-        done.set_running_or_notify_cancel()
-
-        def run() -> None:
-            try:
-                done.set_result(work(*args, **options))
-            except Exception as error:  # noqa: BLE001 -- raised where it is awaited
-                done.set_exception(error)
-
-        Thread(target=run, daemon=True).start()
-        return done
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    loop.set_default_executor(_DaemonThreads())
-    return loop
-
-
 def _hint(error: SmcpError) -> str:
     match error:
         case NotAuthenticated():
             return "Give your key or token by --token (SMCP_TOKEN). The key of your own `smcp up` is found without."
         case NotAGateway():
             return "--url (SMCP_URL) says where Agents connect: `smcp up` prints it, beside the URL for MCP clients."
-        case JoinRefused(details={"field": str(field)}) if field in CHOSEN_BY:
-            return f"{CHOSEN_BY[field]} chooses another."
         case CannotConnect():
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case _:
