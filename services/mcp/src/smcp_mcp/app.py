@@ -18,13 +18,11 @@ from mcp_types import INVALID_REQUEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from smcp_agent.connecting.link import Addresses, delay
+from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S, Addresses, delay
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.errors import Malformed, NotAllowed, NotAuthenticated, RateLimited, SmcpError, TooLarge
 from smcp_auth.client_addresses import counted_as
@@ -57,9 +55,6 @@ HANDOVER_S: Final = 12.0
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
 """Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
-FIRST_RECHECK_S: Final = 0.25
-LONGEST_RECHECK_S: Final = 5.0
-"""Between two attempts while no gateway lets this service in."""
 CHECK_S: Final = 30.0
 """Between two checks of the gateway while all is well."""
 NOT_HELD: Final = "this replica does not hold the seat of the office"
@@ -221,18 +216,15 @@ class GatewayCheck:
         """Why the service is not ready; None if its token was accepted at the last check, even if over a quota."""
 
     async def run(self) -> None:
-        addresses, backoff = Addresses(self._settings.gateways), Backoff(FIRST_RECHECK_S, LONGEST_RECHECK_S)
+        addresses, backoff = Addresses(self._settings.gateways), Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         auth = {DELEGATES: True} if self._settings.auth_configured else {}
+        options = ConnectionOptions(auth=auth, token=self._settings.gateway_token)
         while True:
-            least = 0.0
+            why, least = None, 0.0
             try:
-                options = ConnectionOptions(auth=auth, token=self._settings.gateway_token)
-                connection = await addresses.connect(options, lambda event, data: None)
+                await (await addresses.connect(options, lambda event, data: None)).close()
             except SmcpError as error:
                 why, least = _problem(error), delay(error)
-            else:
-                why = None
-                await connection.close()
             if why is not None and why != self.problem:
                 _log.error("not ready", why=why)
             self.problem = why
@@ -249,32 +241,11 @@ def _problem(error: SmcpError) -> str | None:
     return error.message
 
 
-async def _index(request: Request) -> JSONResponse:
-    return JSONResponse({"serves": ["/mcp/{office}"]})
-
-
-class _Parser(h11.Connection):
-    def __init__(self) -> None:
-        super().__init__(h11.SERVER, max_incomplete_event_size=CONNECTION_BYTES)
-
-    def next_event(self) -> Any:
-        try:
-            return super().next_event()
-        except h11.RemoteProtocolError:
-            if self.our_state is h11.IDLE:
-                raise
-            raise h11.LocalProtocolError("the body is malformed") from None
-
-
 class _Protocol(H11Protocol):
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.conn = _Parser()
-
-    def handle_events(self) -> None:
-        try:
-            super().handle_events()
-        except h11.LocalProtocolError:  # uvicorn would answer, and the application again: an error in the log
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state is h11.IDLE:
+            super().send_400_response(msg)
+        else:  # its body is malformed: the application has answered, or would answer, too
             self.transport.abort()
 
 
@@ -354,7 +325,7 @@ async def open_mcp(
             allow_headers=["*"],
             expose_headers=["Mcp-Session-Id", "WWW-Authenticate"],
         )
-        routes = [Route("/", _index), endpoint, *access.routes]
+        routes = [endpoint, *access.routes]
         by_address = partial(counted_as, trusted=settings.proxies)
         unauthenticated = UnauthenticatedConnections(
             EdgeRules(per_address=settings.unauthenticated_per_address, counted_as=by_address)
@@ -362,6 +333,7 @@ async def open_mcp(
         server = _Server(
             uvicorn.Config(
                 _gated(Starlette(routes=routes, middleware=[pages] if settings.origins else [])),
+                h11_max_incomplete_event_size=CONNECTION_BYTES,
                 http=cast("type[asyncio.Protocol]", lambda **given: _Connection(unauthenticated, given).gate),
                 ws="none",
                 lifespan="off",

@@ -178,36 +178,31 @@ class Offices:
         self._stopping = True
         for held in self.held.values():
             held.ended.set()
-        for office, joined in list(self._joining.items()):
-            self._settle(office, joined, Unavailable("this replica is stopping"))
-        holding = dict(self._holding)
-        for task, joined in holding.items():
-            if joined.exception() is not None:  # still joining: a gateway that hangs would delay the stop
+        for task, joined in list(self._holding.items()):
+            if not joined.done():  # a gateway that hangs would delay the stop
+                self._refuse(joined, Unavailable("this replica is stopping"))
                 task.cancel()
-        if holding:
-            await asyncio.wait(holding)
+        if self._holding:
+            await asyncio.wait(self._holding)
 
     async def _hold(self, office: str, joined: asyncio.Future[HeldOffice]) -> None:
-        """Join, and hold the seat until the office is not used any more, or nobody waits for it."""
+        """Join, and hold the seat until the office is not used any more."""
         try:
             async with self._agent(office) as agent:
-                if not joined.done():
-                    await self._serve(agent, joined)
+                await self._serve(agent, joined)
             _log.info("left an office", office=office)
         except RateLimited as error:  # the quota is that of smcp-mcp, not of the client, so the client gets no 429
-            self._settle(office, joined, Unavailable(f"the gateway refuses smcp-mcp for now: {error.message}"))
+            self._refuse(joined, Unavailable(f"the gateway refuses smcp-mcp for now: {error.message}"))
         except SmcpError as error:
-            self._settle(office, joined, error)
+            self._refuse(joined, error)
+        finally:
+            if self._joining.get(office) is joined:
+                del self._joining[office]
 
-    def _settle(self, office: str, joined: asyncio.Future[HeldOffice], outcome: HeldOffice | SmcpError) -> None:
-        if self._joining.get(office) is joined:
-            del self._joining[office]
-        if joined.done():
-            return
-        if isinstance(outcome, HeldOffice):
-            joined.set_result(outcome)
-        else:
-            joined.set_exception(outcome)
+    @staticmethod
+    def _refuse(joined: asyncio.Future[HeldOffice], error: SmcpError) -> None:
+        if not joined.done():
+            joined.set_exception(error)
             joined.exception()  # those who waited may be gone
 
     async def _serve(self, agent: SmcpAgent, joined: asyncio.Future[HeldOffice]) -> None:
@@ -244,7 +239,8 @@ class Offices:
 
             stop_hearing = agent.on_event(hear)
             self.held[agent.office] = held
-            self._settle(agent.office, joined, held)
+            del self._joining[agent.office]
+            joined.set_result(held)
             computers = len(agent.computers())
             _log.info("joined an office", office=agent.office, computers=computers)
             if not computers:
