@@ -250,7 +250,7 @@ async def test_a_body_over_http_has_a_deadline(tmp_path: Path, monkeypatch: pyte
 def test_all_subjects_share_a_budget_of_bodies_and_what_is_answered_is_free_again() -> None:
     budget = BodyBudget(10)
     with ExitStack() as stack:
-        for number in range(buffered_request.SHARES):
+        for number in range(buffered_request.SHARE):
             with budget.of(f"key {number}") as hold:
                 hold(40)
             stack.enter_context(budget.of(f"key {number}"))(40)

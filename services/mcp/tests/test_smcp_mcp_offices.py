@@ -418,9 +418,6 @@ async def test_an_unknown_query_parameter_is_400_and_named() -> None:
 async def test_a_client_of_an_office_without_computers_is_told_so(era: str) -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
         async with office_client(service.office("ofice") + "?tools=search", era) as client:
-            said = client.client.instructions
-            assert said is not None
-            assert said.startswith("There is no Computer in the office 'ofice' now: is its name right?")
             assert "is a Computer in it, and is the name of the office right?" in await client.text(
                 "search_tools", query="x"
             )
@@ -429,9 +426,6 @@ async def test_a_client_of_an_office_without_computers_is_told_so(era: str) -> N
             await eventually(lambda: gateway.seen("client:get_tools"))
             async with office_client(service.office("ofice"), era) as second:
                 assert await second.text("echo") == "echo"
-                said = second.client.instructions
-                assert said is not None
-                assert said.startswith("Tools of several computers.")
 
 
 async def test_mcp_clients_see_the_name_of_the_service() -> None:

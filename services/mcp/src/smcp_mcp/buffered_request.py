@@ -10,25 +10,33 @@ from typing import Any, Final
 import orjson
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import unsupported_protocol_version_rejection
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 from mcp_types.methods import CLIENT_REQUESTS
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from smcp_agent.mcp.bridge import check_message
 from smcp_bus import exact_json
 from smcp_proto.errors import RateLimited, TooLarge
+from smcp_proto.validation import malformed, refused
 
 PASSED_ON: Final = "smcp-passed-on"
 """The header of a request that comes from a peer."""
 BODY_S: Final = 60.0
 """How long a request's body may take: 8 MiB come over 1.2 Mbit/s in that time."""
 SHARE: Final = 4
-"""Bodies of the largest size that one subject, or one address without authentication, may have here at a time."""
-SHARES: Final = 4
-"""How many such shares there are."""
+"""Bodies of the largest size that one subject, or one address without authentication, may have here at a time; and how
+many such shares there are."""
 _EXCHANGE: Final = "smcp_mcp.exchange"
 _LISTEN: Final = "subscriptions/listen"
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -111,7 +119,7 @@ class BufferedRequest:
         self.method, given = message.get("method"), message.get("id")
         self._id = given if "method" in message and type(given) in (str, int) else None
         if self.request.method == "POST":
-            check_message(message)
+            _check_message(message)
         self.streams = self.request.method == "GET" or self.method == _LISTEN
         if len(self.body) > exact_json.SMALL_BYTES:  # the MCP SDK parses it again: let other tasks run first
             await asyncio.sleep(0)
@@ -196,6 +204,19 @@ class BufferedRequest:
             await self.refuse(503, why)
 
 
+def _check_message(message: object) -> None:
+    """Raises Malformed: it is no message of JSON-RPC. The MCP SDK would not answer it, or with the text of pydantic."""
+    kinds: dict[str, type[BaseModel]]
+    kinds = {"result": JSONRPCResponse, "error": JSONRPCError, "id": JSONRPCRequest}
+    given = message if isinstance(message, dict) else {}
+    if "method" in given and type(given.get("id", 0)) not in (int, str):
+        raise refused("id", "must be a string or a whole number")
+    try:
+        next((kinds[each] for each in kinds if each in given), JSONRPCNotification).model_validate(message)
+    except ValidationError as error:
+        raise malformed(error) from None
+
+
 class BodyBudget:
     """The bytes of request bodies that are kept, from when they come until their requests are answered."""
 
@@ -213,7 +234,7 @@ class BodyBudget:
             nonlocal taken
             for held, limit, whose in (
                 (self._held[subject], self._share, "your"),
-                (self._held.total(), SHARES * self._share, "all"),
+                (self._held.total(), SHARE * self._share, "all"),
             ):
                 if held + size > limit:
                     self.refused += 1

@@ -3,18 +3,20 @@
 Below is `SmcpAgent`, used by its public methods and events alone, and the low-level server of the MCP SDK, which speaks
 MCP 2025 (up to 2025-11-25, with a handshake) and MCP 2026 (2026-07-28). Above is the command `smcp-agent mcp`. Results
 pass as they came, or are cut if the client wants that; the bridge adds no rights: what the office refuses, it refuses
-here (docs/adr/0046).
+here (docs/adr/0046). A client of 2026-07-28 gets elicitations as the result, and calls again with the answers and the
+state, which are those of A2C-SMCP unchanged. A client of MCP 2025 is sent `elicitation/create` while its call waits.
 """
 
 import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, cast
+from uuid import uuid4
 
 import anyio
 import mcp_types as types
@@ -23,20 +25,22 @@ from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
 from mcp.server.lowlevel import NotificationOptions
 from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import trace
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from smcp_agent import events
 from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import SmcpError
+from smcp_agent.errors import Malformed, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
-from smcp_agent.mcp import calls
 from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, as_sent, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
-from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool
-from smcp_proto.validation import malformed, mended, refused
+from smcp_agent.results import InputAnswer, InputRequest
+from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool, ToolProgress
 
 FIRST_TOOLS_S: Final = 5.0
 """How long the first list waits for Computers that do not answer; their tools are announced when they come."""
@@ -45,6 +49,8 @@ MAX_KEPT: Final = 4096
 CHANGES: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
 CHUNK: Final = 256 * 1024
 INSTRUCTIONS: Final = "Tools of several computers. <computer>__<tool> is one whose name another has, or had."
+
+WhenGone = Callable[[Context, Callable[[], None]], AbstractContextManager[object]]
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +94,7 @@ class OfficeServer:
         may_ask: Callable[[Context, str], bool] = lambda _, __: True,
         listing: ToolListOptions | None = None,
         max_chars: Callable[[Context], int | None] = lambda _: None,
-        when_gone: calls.WhenGone = lambda _, __: nullcontext(),
+        when_gone: WhenGone = lambda _, __: nullcontext(),
         watch_counter: WatchCounter = lambda _: lambda _: None,
         name: str = "smcp-agent",
     ) -> None:
@@ -157,7 +163,6 @@ class OfficeServer:
                 await self._learn()
                 return {tools, resources, prompts}
             case events.ComputerEntered() | events.ResourcesChanged():
-                self._name()
                 return {resources}
             case events.ResourceUpdated():
                 return {subscriptions.ResourceUpdated(uri) for uri in self._subscriptions.meant(event)}
@@ -182,8 +187,6 @@ class OfficeServer:
         self._name()
 
     def _name(self) -> None:
-        nobody = f"There is no Computer in the office {self._agent.office!r} now: is its name right? {INSTRUCTIONS}"
-        self.server.instructions = INSTRUCTIONS if self._agent.computers() else nobody
         named = sorted(name_tools(self._tools, RESERVED | self._kept), key=lambda each: each.name)
         self._listed.put(named)
         there = {(each.computer, each.tool.name): each.name for each in named}
@@ -202,20 +205,44 @@ class OfficeServer:
         try:
             name, arguments = meant(params.name, params.arguments)
             if name in (SEARCH, DESCRIBE):
-                return calls.mcp_result(await self._listed.run(context, name, arguments))
-            async with calls.progress(context) as on_progress:
-                return await calls.call(
-                    self._agent,
-                    context,
-                    self._listed.find(context, name, self._unlisted),
-                    arguments,
-                    timeout=self._timeout,
-                    max_chars=self._max_chars(context),
-                    on_progress=on_progress,
-                    when_gone=self._when_gone,
-                )
+                return _mcp_result(await self._listed.run(context, name, arguments))
+            named = self._listed.find(context, name, self._unlisted)
+            async with _progress(context) as on_progress:
+                limits = {"timeout": self._timeout, "max_chars": self._max_chars(context)}
+                return await self._call(context, named, arguments, on_progress=on_progress, **limits)
+        except ElicitationUnsupported as error:
+            return _failed(str(error))
         except SmcpError as error:
-            return calls.failed(error_result(as_sent(error)).text)
+            return _failed(error_result(as_sent(error)).text)
+
+    async def _call(
+        self, context: Context, named: NamedTool, arguments: Mapping[str, Any] | None, **options: Any
+    ) -> dict[str, Any]:
+        """MCP's CallToolResult, or its InputRequiredResult; `options` as of `SmcpAgent.call_once`. Raises SmcpError,
+        ElicitationUnsupported."""
+        called = named.computer, named.tool.name, arguments
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            answer = partial(_ask, context, when_gone=self._when_gone)
+            return _mcp_result((await self._agent.call_tool(*called, **options, on_input=answer)).raw)
+        sent = context.params or {}
+        state = sent.get("requestState")
+        answers = None if state is None else sent.get("inputResponses")  # answers to nothing: asked anew
+        try:
+            result = await self._agent.call_once(*called, **options, input_state=state, input_responses=answers)
+        except Malformed as error:
+            if error.details.get("field") == "input_state":  # forged, used, or too old: MCP wants a protocol error
+                said = as_sent(error)
+                raise MCPError(types.INVALID_PARAMS, said.message, {"field": said.details["field"]}) from None
+            raise
+        if not result.input_required:
+            return _mcp_result(result.raw)
+        requests = result.input_requests
+        try:
+            _check_modes(context, [each["params"] for each in requests.values()])
+        except ElicitationUnsupported:
+            self._agent.cancel_call(result.req_id)
+            raise
+        return {"resultType": "input_required", "inputRequests": requests, "requestState": result.input_state}
 
     def _unlisted(self, name: str) -> NamedTool | None:
         """The tool that had this name, without what says that it only reads. Its Computer knows what became of it."""
@@ -223,24 +250,90 @@ class OfficeServer:
         return pair and NamedTool(name, pair[0], SMCPTool(name=pair[1], description="", params_schema={}))
 
 
+class ElicitationUnsupported(Exception):
+    """The client cannot ask its user. The text says why, for a model."""
+
+
+async def _ask(context: Context, request: InputRequest, when_gone: WhenGone) -> InputAnswer:
+    """The answer of the client's user, asked on its session while its call waits. Raises ElicitationUnsupported."""
+    _check_modes(context, [request.raw])
+    said = dict(request.raw)
+    if request.url is not None:
+        said.setdefault("elicitationId", uuid4().hex)  # clients of 2025 want one; servers of 2026 give none
+    try:
+        with anyio.CancelScope() as scope, when_gone(context, scope.cancel):
+            answer = await context.session.send_request(
+                types.ElicitRequest.model_validate({"method": "elicitation/create", "params": said}),
+                types.ElicitResult,
+                metadata=ServerMessageMetadata(related_request_id=context.request_id),
+            )
+            return InputAnswer(answer.action, answer.content)
+    except MCPError as error:
+        raise _cannot([request.raw], f"the MCP client answered with the error {error.error.code}") from None
+    except ValidationError:
+        raise _cannot([request.raw], "the elicitation or the MCP client's answer is not valid in MCP") from None
+    raise _cannot([request.raw], "the MCP client closed the connection of its call")
+
+
+def _check_modes(context: Context, elicitations: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ElicitationUnsupported: the client does not declare the mode of each of the elicitations."""
+    declared = (context.session.client_capabilities or types.ClientCapabilities()).elicitation
+    declares = {} if declared is None else declared.model_dump(exclude_none=True) or {"form": {}}
+    for mode in ("url" if "url" in each else "form" for each in elicitations):
+        if mode not in declares:
+            raise _cannot(elicitations, f"this MCP client cannot ask its user: it declares no `elicitation.{mode}`")
+
+
+def _cannot(elicitations: Sequence[Mapping[str, Any]], why: str) -> ElicitationUnsupported:
+    said = [f"{each['message']} (page: {each['url']})" if "url" in each else each["message"] for each in elicitations]
+    return ElicitationUnsupported(f"the tool asks its user: {'; '.join(said)}\nThe call was cancelled: {why}.")
+
+
+@asynccontextmanager
+async def _progress(context: Context) -> AsyncIterator[Callable[[ToolProgress], None] | None]:
+    """Reports the progress of a call to a client that wants it, in the block; nothing is reported after it."""
+    if "progress_token" not in (context.meta or {}):
+        yield None
+        return
+    reporting: asyncio.Task[None] | None = None
+    newest: list[ToolProgress] = []
+    """One at most: a client that reads slowly misses some, and gets the last."""
+
+    async def report() -> None:
+        while newest:
+            note = newest.pop()
+            await context.session.report_progress(note.progress, note.total, note.message)
+
+    def take(note: ToolProgress) -> None:
+        nonlocal reporting
+        newest[:] = [note]
+        if reporting is None or reporting.done():
+            reporting = asyncio.create_task(report())
+
+    try:
+        yield take
+    finally:
+        if reporting is not None:
+            await reporting
+
+
+def _failed(text: str) -> dict[str, Any]:
+    """A result that a model can read."""
+    return _mcp_result({"content": [{"type": "text", "text": text}], "isError": True})
+
+
+def _mcp_result(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """MCP's CallToolResult as the tool gave it; the wire of A2C-SMCP calls its `_meta` `meta`."""
+    found = {key: raw[key] for key in ("structuredContent", "isError") if raw.get(key) is not None}
+    found |= {"_meta": raw["meta"]} if raw.get("meta") else {}
+    return {"content": raw.get("content", []), "resultType": "complete", **found}
+
+
 async def _if_traced(span: ServerMiddleware[Any], ctx: Context, call_next: CallNext) -> HandlerResult:
     """Open the MCP SDK's span for the request of a client that is traced. Other calls begin their trace themselves, by
     their `req_id`: `smcp_service.telemetry` drops such a span, and below a dropped span a call would be in no trace."""
     is_traced = "traceparent" in (ctx.meta or {}) or trace.get_current_span().is_recording()
     return await (span(ctx, call_next) if is_traced else call_next(ctx))
-
-
-def check_message(message: object) -> None:
-    """Raises Malformed: it is no message of JSON-RPC. The MCP SDK would not answer it, or with the text of pydantic."""
-    kinds: dict[str, type[BaseModel]]
-    kinds = {"result": types.JSONRPCResponse, "error": types.JSONRPCError, "id": types.JSONRPCRequest}
-    given = message if isinstance(message, dict) else {}
-    if "method" in given and type(given.get("id", 0)) not in (int, str):
-        raise refused("id", "must be a string or a whole number")
-    try:
-        next((kinds[each] for each in kinds if each in given), types.JSONRPCNotification).model_validate(message)
-    except ValidationError as error:
-        raise malformed(error) from None
 
 
 async def serve_stdio(
@@ -273,7 +366,4 @@ async def _lines(stdin: int) -> AsyncIterator[str]:
         if b"\n" in chunk:
             *lines, rest = rest.split(b"\n")
             for line in lines:
-                text = line.decode("utf-8", "replace")
-                with suppress(ValueError):  # the MCP SDK would drop a line with half of a surrogate pair
-                    text = mended(text) if r"\ud" in text.lower() else text
-                yield text
+                yield line.decode("utf-8", "replace")
