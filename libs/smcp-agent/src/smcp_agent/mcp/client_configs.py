@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -182,26 +181,20 @@ def write(path: Path, before: str | None, after: str, *, private: bool) -> Path 
     """Replace a file as a whole; returns the copy of the former one. Raises ConfigFileError."""
     if read(path) != before:
         raise ConfigFileError("another program has just changed it: try again")
-    temporary, backup = None, None
+    backup, temporary = None, path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        content = after.encode()
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = PRIVATE if private or before is None else path.stat().st_mode & 0o777
-        if before is not None:
-            prefix = f"{path.name}.{datetime.now(UTC):%Y%m%d-%H%M%S}-"
-            handle, name = tempfile.mkstemp(".bak", prefix, path.parent)
-            os.close(handle)
-            backup = Path(name)
-            shutil.copy2(path, backup)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
+        temporary.touch(PRIVATE)
+        temporary.write_bytes(after.encode())
         temporary.chmod(mode)
+        if before is not None:
+            backup = path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.bak")
+            shutil.copy2(path, backup)
         temporary.replace(path)
     except (OSError, UnicodeEncodeError) as error:
         for each in (temporary, backup):
-            if each is not None:
+            if each is not None and each.parent.is_dir():
                 each.unlink(missing_ok=True)
         why = error.strerror if isinstance(error, OSError) else "it has a text that is not Unicode"
         raise ConfigFileError(f"it cannot be written: {why}") from None
