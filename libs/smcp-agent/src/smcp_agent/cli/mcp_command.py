@@ -46,13 +46,6 @@ MaxChars = Annotated[
 app = typer.Typer()
 
 
-class _OneLine(logging.Formatter):
-    """Log records of one line each: clients show standard error by lines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\n", " | ")
-
-
 @app.callback(invoke_without_command=True)
 def mcp(
     context: typer.Context,
@@ -69,9 +62,7 @@ def mcp(
     _check_extra()
     from smcp_agent.mcp.bridge import serve_stdio  # noqa: PLC0415 -- the MCP SDK takes a second
 
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine("smcp-agent mcp: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="smcp-agent mcp: %(message)s")
     # standard output is the client's, also for an error
     chosen = _with_token_file(replace(context.obj, json=False), token_file)
 
