@@ -51,11 +51,9 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:
             result = await agent.call_tool("robot", "chop", {"what": "onion"}, timeout=30)
 
-    `open` and `close` are the same for a program that has a start and an end of its own, such as a FastAPI lifespan.
-    Entering connects, joins and learns who is in the room; the tools of the Computers are fetched in the background and
-    kept up to date. A lost connection is replaced, and what changed meanwhile comes as events. `get_…`, `list_…` and
-    `read_…` ask now; the same without that word answers from a cache that notifications keep true.
-    All methods raise `smcp_agent.errors.SmcpError` and nothing else for what can go wrong.
+    `open` and `close` are the same for a program that has a start and an end of its own. A lost connection is replaced,
+    and what changed meanwhile comes as events. `get_…`, `list_…` and `read_…` ask now; the same without that word
+    answers from a cache that notifications keep true. All methods raise SmcpError for what can go wrong.
 
     Args:
         url: where a gateway listens, or several that are tried in turn; a query string is kept.
@@ -63,9 +61,9 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
         token: an API key, a JWT, or an async function that gives a fresh one before each connection. None: the key of
             the `smcp up` of this user at that URL, if there is one.
         auth: what else the server wants to know at connect.
-        transports: in the order in which they are tried; see `ConnectionOptions`.
+        transports: in the order in which they are tried; polling only where the WebSocket was refused.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
-        on_input: answers the elicitations of all calls that have no `on_input` of their own; see `call_tool`.
+        on_input: of the calls that have none of their own; see `call_tool`.
         previews: keeps the results that `max_chars` cuts; Agents of one process may share it, and its bound.
         max_away: seconds that a request waits for a lost connection, within its own time.
 
@@ -129,10 +127,8 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
     # Tools
 
     async def tools(self, computer: str) -> Tools:
-        """A Computer's tools as they are known; waits only if they were never fetched.
-
-        Raises SmcpError: there is no such Computer, or its tools could not be fetched so far.
-        """
+        """A Computer's tools as they are known; waits only if they were never fetched. Raises SmcpError: there is no
+        such Computer, or its tools could not be fetched so far."""
         return await self._tools.get(self._rpc.query(GetToolsReq, computer).computer)
 
     async def get_tools(self, computer: str) -> Tools:
@@ -147,10 +143,8 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
         return await self._rpc.ask("client:get_config", request, GetComputerConfigRet, "servers", computer)
 
     async def get_status(self, computer: str) -> GetStatusRet:
-        """The states of a Computer's MCP servers, asked of it now.
-
-        Raises SmcpError: as `call_tool`. Not every Computer knows this query: those of the published package do not.
-        """
+        """The states of a Computer's MCP servers, asked of it now; only our Computers answer. Raises SmcpError: as
+        `call_tool`."""
         request = self._rpc.query(GetStatusReq, computer)
         return await self._rpc.ask("client:get_status", request, GetStatusRet, "servers", computer)
 
@@ -172,7 +166,7 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
     # The room
 
     def computers(self) -> list[str]:
-        """The names of the Computers in the office, sorted, as far as the notifications have come."""
+        """The names of the Computers in the office, sorted."""
         return self._room.computers
 
     async def list_room(self) -> list[SessionInfo]:
@@ -237,10 +231,7 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
 
 
 class _Background:
-    """The tasks of an agent, from its opening to its end; not those of the application.
-
-    A defect in one of them ends all. `on_end` is called when they are about to end.
-    """
+    """The tasks of an agent. A defect in one of them ends all. `on_end` is called when they are about to end."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self.started = False
@@ -250,7 +241,7 @@ class _Background:
         self._defect: BaseException | None = None
 
     def spawn(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
-        """Run `work` until it ends or all is stopped. Raises Closed: nothing runs, not yet or not any more."""
+        """Raises Closed: nothing runs, not yet or not any more."""
         if self.stopped or not self.started:
             work.close()
             raise not_open()
@@ -260,7 +251,7 @@ class _Background:
         return task
 
     async def stop(self) -> None:
-        """End everything. Raises the first defect."""
+        """Raises the first defect."""
         self._end()
         if self._tasks:
             await asyncio.wait(self._tasks)

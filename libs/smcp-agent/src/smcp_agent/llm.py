@@ -73,8 +73,7 @@ class ToolFilter(TypedDict, total=False):
 class ModelMethods(ToolCallMethods):
     """What `SmcpAgent` can do for a model.
 
-    The names of the latest list win. An older name, which a model may still use in a conversation that began before the
-    room changed, keeps its meaning as long as the latest list does not use it otherwise.
+    The names of the latest list win; an older one keeps its meaning as long as that list does not use it otherwise.
     """
 
     _given: dict[str, tuple[str, str]] | None = None
@@ -85,10 +84,8 @@ class ModelMethods(ToolCallMethods):
     async def openai_tools(self, api: OpenAIApi = "chat", **filters: Unpack[ToolFilter]) -> list[OpenAITool]:
         """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
 
-        A Computer whose tools could not be fetched so far is left out. Names do not depend on the filters. A model can
-        call what was in a list, and nothing else.
-        Raises Malformed: there is no such `api`, or a filter has the wrong type. That a filter names what is not in the
-        office is logged.
+        A Computer whose tools could not be fetched so far is left out. A model can call what was in a list, and nothing
+        else. Raises Malformed: there is no such `api`, or a filter has the wrong type.
         """
         if api not in get_args(OpenAIApi):
             raise refused("api", f"has to be {' or '.join(map(repr, get_args(OpenAIApi)))}")
@@ -107,13 +104,11 @@ class ModelMethods(ToolCallMethods):
         on_input: OnInput | None = None,
     ) -> list[dict[str, Any]]:
         """Run all tool calls of an answer at once: of `message.tool_calls`, or of `response.output`, whose other items
-        are passed over; dicts, or objects of OpenAI's SDK. Returns the messages to append.
+        are passed over; dicts, or objects of OpenAI's SDK. Returns the messages to append. Errors become a message that
+        the model can read; only cancellation is raised, and what `on_input` raises.
 
-        Errors become a message that the model can read; only cancellation is raised, and what `on_input` raises.
-
-        With `pictures`, a model that sees gets them: in the Responses API as parts of the output, in Chat Completions,
-        whose tool messages take text only, in a user's message, the last of those returned.
-        `on_input`: as `call_tool`; several calls may ask at the same time.
+        With `pictures`, a model that sees gets them: in the Responses API as parts of the output, in Chat Completions
+        in a user's message, the last of those returned. `on_input`: as `call_tool`; several calls may ask at a time.
         """
         calls = [each for each in tool_calls or () if _field(each, "type") in (None, "function", "function_call")]
         named = [each if _is_response(each) else _field(each, "function") for each in calls]
@@ -138,11 +133,7 @@ class ModelMethods(ToolCallMethods):
         self, content: Iterable[Any], *, timeout: float = DEFAULT_TIMEOUT_S, on_input: OnInput | None = None
     ) -> list[dict[str, Any]]:
         """Run all `tool_use` blocks of an answer's `content` (dicts, or objects of Anthropic's SDK) at once; returns
-        their `tool_result` blocks, for one message.
-
-        Errors become a result with `is_error`; only cancellation is raised, and what `on_input` raises.
-        `on_input`: as `call_tool`; several calls may ask at the same time.
-        """
+        their `tool_result` blocks, for one message. Errors and `on_input`: as `run_openai_tool_calls`."""
         uses = [each for each in content if _field(each, "type") == "tool_use"]
         invocations = [(_field(each, "name"), _field(each, "input")) for each in uses]
         results = await _all(self.run_tool(*each, timeout=timeout, on_input=on_input) for each in invocations)
@@ -165,11 +156,8 @@ class ModelMethods(ToolCallMethods):
         on_progress: Callable[[ToolProgress], None] | None = None,
         on_input: OnInput | None = None,
     ) -> CallResult:
-        """Run a tool by the name that a model was given; `arguments` may be the JSON text of an object.
-
-        Errors become a result for a model (`result_text`); only cancellation is raised, and what `on_input` raises.
-        `on_progress` and `on_input`: as `call_tool`.
-        """
+        """Run a tool by the name that a model was given; `arguments` may be the JSON text of an object. Errors become a
+        result for a model (`result_text`); only cancellation is raised, and what `on_input` raises."""
         try:
             if self._given is None:  # a model may call tools that another run of the application showed it
                 await self._choose()
@@ -276,10 +264,8 @@ class NamedTool:
 def name_tools(
     tools: Mapping[str, Iterable[SMCPTool]], kept: Mapping[tuple[str, str], str] | None = None
 ) -> list[NamedTool]:
-    """Name the tools of the Computers (by their names); sorted by Computer, then by tool.
-
-    `kept`: names by Computer and tool that no other tool gets, also while theirs is not there.
-    """
+    """Name the tools of the Computers, by their names; sorted by Computer, then by tool. `kept`: names by Computer and
+    tool that no other tool gets, also while theirs is not there."""
     pairs = {(computer, tool.name): tool for computer, listed in tools.items() for tool in listed}
     names: dict[tuple[str, str], str] = dict(kept or {})
 
@@ -308,7 +294,7 @@ def looks_foreign(name: str, computer: str, computers: Iterable[str]) -> bool:
 
 
 def openai_tool(named: NamedTool, api: OpenAIApi = "chat") -> OpenAITool:
-    """An entry of `tools` for OpenAI's Chat Completions, or for its Responses API."""
+    """An entry of `tools` for OpenAI's APIs."""
     schema = object_schema(named.tool.params_schema)
     function = {"name": named.name, "description": named.description, "parameters": schema}
     if api == "responses":
@@ -356,7 +342,6 @@ def _arguments(arguments: object) -> Mapping[str, Any]:
 
 
 def _is_response(call: Any) -> bool:
-    """Whether it is of the Responses API."""
     return bool(_field(call, "type") == "function_call")
 
 

@@ -64,14 +64,9 @@ class ResourceMethods:
     _subscriptions: Subscriptions
 
     async def get_finder(self, computer: str, **filters: Unpack[FinderFilter]) -> JsonObject:
-        """A part of a Computer's documents, asked of it now: the servers used last come first, then the newest.
-
-        That is the protocol's GetFinderRet: `documents` (DPEDocumentSummary), `total_count` before `offset` and
-        `limit`, and `a2c_as_listed`, how many documents' metadata the Computer does not know now: some may be missing.
-        `read_resource` reads their contents.
-
-        Raises SmcpError: as `call_tool`.
-        """
+        """A part of a Computer's documents, asked of it now: the protocol's GetFinderRet, with `documents`
+        (DPEDocumentSummary), `total_count` before `offset` and `limit`, and `a2c_as_listed`, how many documents'
+        metadata the Computer does not know now: some may be missing. Raises SmcpError: as `call_tool`."""
         request = self._finder_request(computer, **filters)
         reply = await self._rpc.ask("client:get_finder", request, GetFinderRet, "documents", computer)
         return reply.model_dump(exclude_unset=True)
@@ -100,11 +95,8 @@ class ResourceMethods:
         return self._rpc.query(GetFinderReq, computer, **wanted, offset=offset, limit=limit)
 
     async def read_resource(self, computer: str, uri: str, *, server: str | None = None) -> Any:
-        """A resource's content, asked for now.
-
-        That is the parsed JSON of a document (`dpe://…`), which `smcp_proto.schemas` has models for (`DPEDocument`,
-        `DPEPage`, `DPEElementDetail`); the `str` of other text; `bytes` of what is binary. `read_contents` gives all
-        contents with their MIME types.
+        """A resource's content, asked for now: the parsed JSON of a document (`dpe://…`), whose models are in
+        `smcp_proto.schemas` (`DPEDocument`, `DPEPage`, `DPEElementDetail`); other text; `bytes` of what is binary.
 
         Args:
             server: the MCP server to ask; None: the Computer finds out which one lists the URI.
@@ -188,11 +180,8 @@ class ResourceMethods:
         return await self._complete(computer, reference, argument, value, chosen, server)
 
     async def subscribe_resource(self, computer: str, uri: str, *, server: str | None = None) -> None:
-        """Receive changes of a resource as `ResourceUpdated` events, until `unsubscribe_resource`.
-
-        Raises:
-            McpError: the MCP server refused it; `smcp_code` is SMCP_SUBSCRIPTION_NOT_SUPPORTED where it cannot tell.
-            SmcpError: as `read_resource`.
+        """Receive changes of a resource as `ResourceUpdated` events, until `unsubscribe_resource`. Raises McpError:
+        `smcp_code` is SMCP_SUBSCRIPTION_NOT_SUPPORTED where the MCP server cannot tell; SmcpError: as `read_resource`.
         """
         await self._subscriptions.add(Subscription(computer, uri, server))
 
@@ -241,16 +230,8 @@ class ResourceMethods:
     async def get_prompt(
         self, computer: str, name: str, arguments: Mapping[str, str] | None = None, *, server: str | None = None
     ) -> JsonObject:
-        """The `messages` of a prompt with its arguments filled in, asked for now, as MCP's GetPromptResult has them.
-
-        Args:
-            arguments: texts, by the names that the prompt lists.
-            server: its MCP server (`serverId` where it is listed); None: the Computer finds one that has it.
-
-        Raises:
-            McpError: the MCP server refused it; an argument is missing, say.
-            SmcpError: as `read_resource`.
-        """
+        """MCP's GetPromptResult: the `messages` of a prompt with its `arguments` (texts by name) filled in. `server`:
+        its MCP server; None: the Computer finds one that has it. Raises SmcpError: as `read_resource`."""
         params: JsonObject = {"name": name}
         if given := mapping_of("arguments", arguments):
             params["arguments"] = given

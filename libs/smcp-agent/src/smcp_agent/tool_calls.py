@@ -42,8 +42,8 @@ _on_behalf: ContextVar[Mapping[str, Any]] = ContextVar("on_behalf", default={}) 
 
 @contextmanager
 def on_behalf_of(user: OnBehalf) -> Iterator[None]:
-    """Calls of tools in the block, and their cancels, are those of a user for whom this Agent calls; nobody else can
-    read on in their results. The Agent's key or token needs `delegates`."""
+    """Calls of tools in the block are a user's, for whom this Agent calls; nobody else can read on in their results.
+    The Agent's key or token needs `delegates`."""
     token = _on_behalf.set({ON_BEHALF: user.model_dump(mode="json", exclude_unset=True)})
     try:
         yield
@@ -52,7 +52,6 @@ def on_behalf_of(user: OnBehalf) -> Iterator[None]:
 
 
 def _user() -> str | None:
-    """The identity of the user of `on_behalf_of`."""
     user: Mapping[str, Any] = _on_behalf.get().get(ON_BEHALF, {})
     return user.get("identity")
 
@@ -88,26 +87,23 @@ class ToolCallMethods:
         req_id, which runs nothing twice. `may_have_run(error)` says whether a call that failed may have run.
 
         Args:
-            timeout: seconds, up to 3600. A Computer gets whole ones, the next above; the call is cancelled at its time.
+            timeout: seconds, up to 3600. A Computer gets whole ones, the next above.
             max_chars: a longer text is cut, and its last content is a link for `read_result`; a tool that says
                 `anthropic/maxResultSizeChars` may give more. None: everything.
-            on_progress: a plain function, called with what the tool reports while it runs, at most ten times a second,
-                if its MCP server reports anything. The loop handles its exceptions.
-            on_input: an async function that answers elicitation and approval requests. The answer is sent with the
-                same `timeout`, under a new req_id. It is cancelled when the Computer stops waiting, by default after 5
-                minutes. Then, and where it is None, the call is cancelled, and its result is an error that says what
-                was asked.
+            on_progress: a plain function, called with what the tool reports, at most ten times a second.
+            on_input: an async function that answers elicitation and approval requests, each within the time for which
+                the Computer waits (5 minutes by default). Otherwise, and where it is None, the call is cancelled, and
+                its result is an error that says what was asked.
 
         Raises:
-            Malformed: an argument is not what the protocol allows, or an answer not what was asked, and the call is
-                cancelled; `details.field` names it.
+            Malformed: an argument, or an answer to what was asked; `details.field` names it.
             NotFound: there is no such Computer in the office.
             BadReply: the Computer elicits without end.
             TimedOut: nobody answered in time. (A tool stopped by its Computer is a result with `timed_out`.)
             TooLarge, RateLimited, NotAllowed, Unavailable: as the server says.
             ConnectionLost: the connection broke, and was not back in time.
             JoinRefused: it broke, and the office does not take the Agent back.
-            Closed: this `SmcpAgent` is not open, or was closed while the call waited for a connection.
+            Closed: this `SmcpAgent` is not open.
         """
         on_input = on_input or self._on_input
         asked: CallResult | None = None  # elicits input, and has no answer yet
@@ -161,10 +157,9 @@ class ToolCallMethods:
     ) -> CallResult:
         """As `call_tool`, but a call that elicits input ends with it: `input_required` of the result.
 
-        For programs that ask their user between two requests, such as a web application. The call waits at its Computer
-        for the result's `input_expires_in_s`. To answer, call it again with the same `params`, the result's
-        `input_state`, and `input_responses`: MCP's ElicitResult for each of the result's `input_requests`. Otherwise
-        end it by `cancel_call`.
+        The call waits at its Computer for the result's `input_expires_in_s`. To answer, call it again with the same
+        `params`, the result's `input_state`, and `input_responses`: MCP's ElicitResult for each of the result's
+        `input_requests`. Otherwise end it by `cancel_call`.
 
         Raises SmcpError: as `call_tool`; Malformed: answers do not fit, and can be given again.
         """
@@ -197,7 +192,6 @@ class ToolCallMethods:
     async def _call(
         self, request: ToolCallReq, seconds: float, on_progress: Callable[[ToolProgress], None] | None
     ) -> CallResult:
-        """One request, repeated as `RpcClient.send` does."""
         if on_progress is not None:
             self._on_progress[request.req_id].append(on_progress)
         loop = asyncio.get_running_loop()
