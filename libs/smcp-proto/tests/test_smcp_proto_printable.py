@@ -1,12 +1,14 @@
 """Foreign text for a terminal."""
 
 import json
+import random
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.printable import printable, printable_json
+from smcp_proto.printable import did_you_mean, printable, printable_json
 
 UNSEEN = "".join(map(chr, [*range(0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]))
 OBEYED = set(UNSEEN) - set(map(chr, range(0x20, 0x7F))) - {"\t"}
@@ -45,3 +47,14 @@ def test_json_for_a_terminal_is_read_back_as_it_was() -> None:
     assert "\\udb40\\udc41\\udb40\\udd00" in text
     assert "深\u200d🙂" in text
     assert printable_json([1, 2], indent=None) == "[1, 2]"
+
+
+def test_a_similar_name_is_suggested_at_a_bounded_cost() -> None:
+    tools = [*(f"tool_{number}" for number in range(500)), "git_log"]
+    assert did_you_mean("gitLgo", tools) == "; did you mean 'git_log'?"
+    assert did_you_mean("x" * 200, ["x" * 201]) == ""
+    chance = random.Random(1)
+    name, *others = ("".join(chance.sample("ab" * 64, 128)) for _ in range(1001))
+    began = time.thread_time()
+    assert did_you_mean(name, others)
+    assert time.thread_time() - began < 0.6, "2 s, each of them compared in full"

@@ -109,9 +109,11 @@ LONGEST_NAME: Final = 128
 MOST_COMPARED: Final = 20
 """Characters of a name for which a similar one is sought, and names that are compared with it in full, the likeliest
 ones: 500 that are made for it would take a second of the event loop."""
+LIKE: Final = 0.65
+"""How similar (`difflib`) the nearest one has to be."""
 
 
-def did_you_mean(written: str, known: Iterable[str], *, cutoff: float = 0.65) -> str:
+def did_you_mean(written: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: `; did you mean 'x'?`, or empty. camelCase counts as snake_case."""
     folded = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", written).lower()
     by_folded = {name.lower(): name for name in known}
@@ -121,7 +123,7 @@ def did_you_mean(written: str, known: Iterable[str], *, cutoff: float = 0.65) ->
 
     def likeness(other: str) -> float:
         matcher.set_seq1(other)
-        return matcher.quick_ratio() if matcher.real_quick_ratio() >= cutoff else 0.0
+        return matcher.quick_ratio() if matcher.real_quick_ratio() >= LIKE else 0.0
 
-    found = get_close_matches(folded, nlargest(MOST_COMPARED, by_folded, key=likeness), n=1, cutoff=cutoff)
+    found = get_close_matches(folded, nlargest(MOST_COMPARED, by_folded, key=likeness), n=1, cutoff=LIKE)
     return f"; did you mean {by_folded[found[0]]!r}?" if found and by_folded[found[0]] != written else ""

@@ -5,6 +5,7 @@ import os
 import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +24,6 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from smcp_proto.printable import did_you_mean as did_you_mean
 from smcp_service.lifecycle import Failure
 
 PREFIX: Final = "SMCP_"
@@ -208,7 +208,8 @@ def doubtful_variables(
         if (option := options.get(variable.upper())) is not None:
             sentences.append(f"{variable} is not read by this command: use {option}")
         # less alike are names of settings of other commands, which may share an environment
-        elif variable.upper() not in known and (hint := did_you_mean(variable, known, cutoff=0.91)):
+        elif variable.upper() not in known and (near := get_close_matches(variable.upper(), known, 1, cutoff=0.91)):
+            hint = f"; did you mean {near[0]!r}?"
             sentences.append(f"{variable} is not a setting of this command and is ignored{hint}")
     return sentences
 

@@ -16,8 +16,8 @@ from smcp_computer.tools import Catalogue, Target
 from smcp_proto import tool_results
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import matches
+from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.tools import SMCPTool
-from smcp_service.settings import did_you_mean
 
 NONE: Final[frozenset[str]] = frozenset()
 MOST_NAMED: Final = 3

@@ -21,9 +21,10 @@ from smcp_computer.config.secret_store import SecretStore, is_sealed, unseal_fil
 from smcp_computer.control_commands import Json, Name, Office, Said, Server, find, plain, print_json, print_status, warn
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_proto.jsonc import has_comments
+from smcp_proto.printable import did_you_mean
 from smcp_service.files import locked, replace_files
 from smcp_service.lifecycle import Failure
-from smcp_service.settings import SettingsError, did_you_mean, load_settings
+from smcp_service.settings import SettingsError, load_settings
 
 if TYPE_CHECKING:
     from smcp_computer.pins import Entries

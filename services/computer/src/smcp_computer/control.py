@@ -29,9 +29,9 @@ from smcp_computer.settings import SOCKET, ComputerSettings, state_directory
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import Malformed
+from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.base import AgentCallData
 from smcp_service.lifecycle import counted
-from smcp_service.settings import did_you_mean
 
 _log = logging.getLogger("smcp_computer.control")
 

@@ -20,9 +20,9 @@ from urllib.parse import quote
 import typer
 
 from smcp_computer.settings import LOGS, SOCKET, states_directory
-from smcp_proto.printable import printable, printable_json, stacked_rows
+from smcp_proto.printable import did_you_mean, printable, printable_json, stacked_rows
 from smcp_service.lifecycle import Failure, counted
-from smcp_service.settings import SettingsError, did_you_mean
+from smcp_service.settings import SettingsError
 
 ANSWER_S: Final = 30.0
 """How long a Computer may take for what is not a call of a tool."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from smcp_bus import exact_json
-from smcp_service.settings import did_you_mean
+from smcp_proto.printable import did_you_mean
 
 MOST_ALTERNATIVES: Final = 1000
 """Subschemas that may apply to one value side by side; those behind a `$ref` count each time."""

@@ -12,8 +12,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails
 
 from smcp_proto.member_names import Name, encode_name
+from smcp_proto.printable import did_you_mean
 from smcp_proto.validation import reason_of
-from smcp_service.settings import SettingsError, did_you_mean
+from smcp_service.settings import SettingsError
 
 _ADDRESS: Final = re.compile(r"(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?P<port>-1|[0-9]{1,5})")
 _MAX_CREDENTIAL_TOKEN: Final = 120

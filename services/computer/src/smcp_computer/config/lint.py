@@ -15,10 +15,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_computer.settings import DEFAULTS, HostSettings
+from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerInput
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_proto.validation import field_of, reason_of
-from smcp_service.settings import did_you_mean
 
 T = TypeVar("T")
 

@@ -16,11 +16,11 @@ from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.index import Kind, Listing, ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
+from smcp_proto.printable import did_you_mean
 from smcp_proto.sorting import server_order
 from smcp_proto.tool_results import time_limit
 from smcp_proto.uris import host_of, parse_dpe_uri, parse_window_uri, scheme_of, without_query
 from smcp_proto.validation import refused
-from smcp_service.settings import did_you_mean
 
 MOST_NAMED: Final = 20
 """Servers that an error names. An error of more than 16 KiB would not reach who asked."""
