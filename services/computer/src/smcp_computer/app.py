@@ -26,7 +26,6 @@ from smcp_bus.subjects import computer_route, host_route, request_handler, serve
 from smcp_bus.tracing import bus_spans, caused_by
 from smcp_computer.computer import EVENTS, Computer, Options
 from smcp_computer.config.file import ComputerConfig
-from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
 from smcp_computer.mcp.fleet import DRAIN_S
 from smcp_computer.membership import Membership
@@ -104,10 +103,7 @@ async def open_service(
         metrics = Metrics()
         health = await stack.enter_async_context(serve_health(settings, readiness, metrics, stats))
         terminal = stack.enter_context(open_terminal())
-        asker = AtTerminal(terminal) if terminal is not None else None
-        options = Options(
-            config=config, readiness=readiness, asker=asker, terminal=terminal, metrics=metrics, environ=environ
-        )
+        options = Options(config=config, readiness=readiness, terminal=terminal, metrics=metrics, environ=environ)
         control = await stack.enter_async_context(open_control(settings))  # ends last: it says what a stop waits for
         if settings.gateway_url is not None:
             options["trail"] = await stack.enter_async_context(

@@ -23,7 +23,7 @@ from smcp_computer.config.file import ComputerConfig, file_changes, load_config,
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretStore
-from smcp_computer.confirmation import Asker, ByProgram, Confirmation
+from smcp_computer.confirmation import Asker, AtTerminal, ByProgram, Confirmation
 from smcp_computer.elicitation import OpenElicitations
 from smcp_computer.elicitation_terminal import InputTerminal
 from smcp_computer.handlers.resources import resource_handlers
@@ -68,8 +68,8 @@ EVENTS: Final = "smcp_computer.events"
 
 
 class Options(TypedDict, total=False):
-    """Overrides of settings and environment. `asker` confirms tools, inputs are asked for at `terminal`; `environ` is
-    for the placeholders."""
+    """Overrides of settings and environment. `asker` confirms tools in place of `terminal`, where inputs are asked for;
+    `environ` is for the placeholders."""
 
     config: ComputerConfig
     readiness: Readiness
@@ -152,7 +152,9 @@ class Computer:
         self.access = Access(lambda: self.fleet.config.host, self.catalogue, settings.office)
         self.resources = OfferedResources(self.fleet, self.outbox, tasks)
         program = settings.confirm_command
-        asker = ByProgram(shlex.split(program)) if program is not None else options.get("asker")
+        asker = options.get("asker") or (None if terminal is None else AtTerminal(terminal))
+        if program is not None:
+            asker = ByProgram(shlex.split(program))
         trail = options.get("trail") or Trail(logging.getLogger(EVENTS))
         self.confirmation = Confirmation(settings.confirm, asker, self.seat, trail)
         _log.info("tool calls %s, unless the configuration says otherwise", self.confirmation.policy)

@@ -72,21 +72,17 @@ def wanted(
 ) -> tuple[Confirm, str]:
     """What the configuration says about a tool, and which part of it says so. `names`: its original
     name, and its alias. Pure."""
-    if not names.isdisjoint(policy.deny):
-        return Confirm.DENY, "confirm.deny"
-    if auto_apply is False:
-        return Confirm.ASK, "auto_apply is false"
-    if not names.isdisjoint(policy.ask):
-        return Confirm.ASK, "confirm.ask"
-    if auto_apply is True:
-        return Confirm.ALLOW, "auto_apply is true"
-    if not names.isdisjoint(policy.allow):
-        return Confirm.ALLOW, "confirm.allow"
-    if destructive and policy.destructive is not None:
-        return policy.destructive, "confirm.destructive"
-    if policy.default is not None:
-        return policy.default, "confirm.default"
-    return setting, f"{SETTING}={setting}"
+    rules = [
+        (not names.isdisjoint(policy.deny), Confirm.DENY, "confirm.deny"),
+        (auto_apply is False, Confirm.ASK, "auto_apply is false"),
+        (not names.isdisjoint(policy.ask), Confirm.ASK, "confirm.ask"),
+        (auto_apply is True, Confirm.ALLOW, "auto_apply is true"),
+        (not names.isdisjoint(policy.allow), Confirm.ALLOW, "confirm.allow"),
+        (destructive, policy.destructive, "confirm.destructive"),
+        (True, policy.default, "confirm.default"),
+    ]
+    decided = ((confirm, why) for applies, confirm, why in rules if applies and confirm is not None)
+    return next(decided, (setting, f"{SETTING}={setting}"))
 
 
 def refused_by(confirm: Confirm, why: str, *, can_ask: bool) -> str | None:

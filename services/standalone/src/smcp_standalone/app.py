@@ -21,7 +21,6 @@ from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_bus.operations import serve_log_level
 from smcp_computer.app import open_approvals, open_computer
 from smcp_computer.computer import Computer
-from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
 from smcp_computer.terminal import open_terminal
 from smcp_gateway import app as gateway_app
@@ -93,7 +92,6 @@ async def open_system(
             access = advertise_run(nats.url, nats.credentials[OPERATOR], gateway.url)
             _share(stack, access, "smcp audit will not find this run by itself")
             terminal = stack.enter_context(open_terminal())
-            asker = None if terminal is None else AtTerminal(terminal)
             front.stats["gateway"] = gateway.held
             async with (
                 _open_mcp(settings.served_mcp, gateway.url, front) as mcp_url,
@@ -104,7 +102,6 @@ async def open_system(
                     config=settings.configuration,
                     environ=environ,
                     readiness=ready,
-                    asker=asker,
                     terminal=terminal,
                     trail=computer_trail,
                 ) as computer,
