@@ -8,11 +8,9 @@ import asyncio
 import fcntl
 import logging
 import os
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 from uuid import uuid4
 
@@ -31,7 +29,6 @@ from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import Malformed
 from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.base import AgentCallData
-from smcp_service.lifecycle import counted
 
 _log = logging.getLogger("smcp_computer.control")
 
@@ -56,8 +53,10 @@ async def open_control(settings: ComputerSettings, computer: Computer | None = N
     while that stops. Where another process has the socket, this one has none, and says so."""
     control = Control(settings, computer)
     directory = state_directory(settings)
-    with _held(directory) as is_ours:
-        if not is_ours:
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process, however that ends
+        except OSError:
             other = "--name" if settings.state_dir is None else "SMCP_STATE_DIR"
             what = "another process has the control socket in %s: commands talk to that one; give this one another %s"
             _log.warning(what, directory, other)
@@ -65,7 +64,7 @@ async def open_control(settings: ComputerSettings, computer: Computer | None = N
             return
         path = directory / SOCKET
         path.unlink(missing_ok=True)  # of a process that was killed
-        app = web.Application(client_max_size=settings.max_payload, middlewares=[_errors, control.check])
+        app = web.Application(client_max_size=settings.max_payload, middlewares=[control.check])
         app.add_routes(control.routes())
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=True)
         await runner.setup()
@@ -74,9 +73,8 @@ async def open_control(settings: ComputerSettings, computer: Computer | None = N
                 await web.UnixSite(runner, str(path)).start()
                 path.chmod(0o600)  # before that, the directory's mode has to do
             except OSError as error:  # a path may be too long for a socket
-                _log.warning(
-                    "commands cannot reach this Computer: the control socket %s cannot be made: %s", path, error
-                )
+                what = "commands cannot reach this Computer: the control socket %s cannot be made: %s"
+                _log.warning(what, path, error)
             yield control
         finally:
             await runner.cleanup()
@@ -89,7 +87,6 @@ class Control:
 
     _settings: ComputerSettings
     computer: Computer | None
-    _began: float = field(default_factory=time.time, init=False)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -110,12 +107,18 @@ class Control:
 
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what cannot be done before the Computer is there, and what begins anything while it stops."""
-        if self.computer is None:
-            raise web.HTTPServiceUnavailable(text="the Computer is starting")
-        if self.computer.readiness.draining and request.method != "GET":
-            raise web.HTTPServiceUnavailable(text="the Computer is stopping")
-        return await handler(request)
+        """Refuse what cannot be done before the Computer is there, and what begins anything while it stops. Every error
+        is `{"error": text}`."""
+        try:
+            if self.computer is None:
+                raise web.HTTPServiceUnavailable(text="the Computer is starting")
+            if self.computer.readiness.draining and request.method != "GET":
+                raise web.HTTPServiceUnavailable(text="the Computer is stopping")
+            return await handler(request)
+        except Malformed as error:
+            return _json({"error": error.message}, error.code)
+        except web.HTTPException as error:
+            return _json({"error": error.text}, error.status)
 
     async def _status(self, request: web.Request) -> web.Response:
         return _json(self.status())
@@ -127,9 +130,8 @@ class Control:
             "office": self._settings.office,
             "name": self._settings.name,
             "pid": os.getpid(),
-            "since": self._began,
             "ready": ready,
-            "stopping": self._stopping(),
+            "stopping": self._computer.readiness.draining,
             "problems": {name: why for name, why in checks.items() if why != "ok"},
             "config": str(self._settings.config.absolute()),
             "config_problem": self._computer.config_problem,
@@ -144,14 +146,6 @@ class Control:
                 for each in self._computer.fleet.statuses()
             ],
         }
-
-    def _stopping(self) -> str | None:
-        """What a Computer that stops waits for; None: it does not stop."""
-        if not self._computer.readiness.draining:
-            return None
-        if running := self._computer.owner.running:
-            return f"waiting for {counted(running, 'call')} (up to {self._settings.drain_s:g} s)"
-        return "waiting for its MCP servers to end"
 
     async def _tools(self, request: web.Request) -> web.Response:
         catalogue = self._computer.catalogue
@@ -220,29 +214,6 @@ class Control:
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 await self._computer.fleet.wait_settled([name])
-
-
-@contextmanager
-def _held(directory: Path) -> Iterator[bool]:
-    """Whether this process is the one of the directory: the lock ends with the process, however it ends."""
-    with (directory / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
-
-
-@web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every error is `{"error": text}`."""
-    try:
-        return await handler(request)
-    except Malformed as error:
-        return _json({"error": error.message}, error.code)
-    except web.HTTPException as error:
-        return _json({"error": error.text}, error.status)
 
 
 def _json(body: object, status: int = 200) -> web.Response:

@@ -138,9 +138,7 @@ def print_json(value: object) -> None:
 
 
 def print_status(said: Said) -> None:
-    state = "ready" if said["ready"] else "not ready"
-    if said["stopping"]:
-        state = f"stopping, {said['stopping']}"
+    state = "stopping" if said["stopping"] else "ready" if said["ready"] else "not ready"
     calls = counted(said["calls"], "call")
     typer.echo(plain(f"{said['name']} in {said['office']}: {state}, {calls} running, process {said['pid']}"))
     for what, why in said["problems"].items():
