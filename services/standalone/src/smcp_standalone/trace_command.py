@@ -1,67 +1,67 @@
-"""`smcp trace`: the trace of a call from a store with Jaeger's query API, as a tree.
+"""`smcp trace`: the trace of a call as a tree, from a store with the query API that Jaeger's own page uses.
 
-The store is asked by trace id (a `req_id` of 32 hex digits is one), then by the tag `smcp.req_id`. People wait for the
+Every version of Jaeger has it (`/api/traces`), and so have other stores that Grafana's Jaeger data source can read. The
+store is asked by trace id (a `req_id` of 32 hex digits is one), then by the tag `smcp.req_id`. People wait for the
 command, so this module imports little (`__main__` runs it without the others, and without typer).
 """
 
 import argparse
+import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from http.client import HTTPException
+from typing import Any, Final, NamedTuple, NoReturn
+from urllib.error import HTTPError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
 
 from smcp_proto.printable import printable, printable_json
-from smcp_standalone.jaeger_client import Span, StoreError, StoreUrlError, TraceStore
 
 DEFAULT_URL: Final = "http://127.0.0.1:16686"
 """Where Jaeger's own image answers."""
 MAX_CHARS: Final = 200
-MAX_INDENT: Final = 120
+TIMEOUT_S: Final = 10.0
+MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_TRACES: Final = 20
+"""Of one `req_id`: people choose short ones again and again."""
+SINCE_S: Final = 30 * 86400
+"""How far back a search by tag goes. A store that keeps traces for longer is asked by trace id."""
+LONGEST_TAG: Final = 256
+"""Characters of `smcp.req_id` on a span (`smcp_bus.tracing.LONGEST`)."""
 _TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
+_HEX: Final = re.compile(r"[0-9a-fA-F]+")
 _SHOWN: Final = ("gen_ai.tool.name", "smcp.computer", "smcp.mcp_server")
 """Attributes that stand in the line of a span."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("smcp trace", add_help=False)  # the help is in `smcp_standalone.main`
-    parser.add_argument("req_id", metavar="REQ_ID", nargs="?")
-    parser.add_argument("--url", default=os.environ.get("SMCP_TRACES_URL") or DEFAULT_URL)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args(arguments)
-    if given.req_id is None:
-        sys.stderr.write(
-            "error: say which call: `smcp-agent call` prints its REQ_ID, and `smcp trace REQ_ID` shows it\n"
-        )
-        raise SystemExit(2)
-    if not given.req_id or re.search(r"[\x00-\x1f\x7f-\x9f]", given.req_id):
-        parser.error("REQ_ID: is empty, or holds a control character")
-    try:
-        store = TraceStore(given.url)
-        traces = _find(store, given.req_id)
-    except StoreError as error:
-        sys.stderr.write(f"error: {printable(str(error))}\n")
-        raise SystemExit(2 if isinstance(error, StoreUrlError) else 1) from None
-    if given.json:
-        found = [
-            {"trace_id": id_, "url": store.link(id_), "spans": [_as_json(row) for row in _rows(spans)]}
-            for id_, spans in traces.items()
-        ]
-        said = printable_json({"req_id": given.req_id, "traces": found})
-    else:
-        said = "\n\n".join("\n".join(_lines(id_, spans, store.link(id_))) for id_, spans in traces.items())
-    sys.stdout.write(f"{said}\n")
+class Event(NamedTuple):
+    at_ns: int
+    name: str
+    attributes: Mapping[str, Any]
 
 
-def _find(store: TraceStore, req_id: str) -> dict[str, list[Span]]:
-    if _TRACE_ID.fullmatch(req_id) and int(req_id, 16) and (spans := store.trace(req_id)):
-        return {req_id: spans}
-    if traces := store.search(req_id):
-        return traces
-    raise StoreError(
-        f"{store.url} has no trace of {_short(req_id)!r}: it was not sampled, is not exported yet, or is no longer kept"
-    )
+class Span(NamedTuple):
+    """Names and values are as they were recorded: they are made printable where they are printed."""
+
+    trace_id: str
+    id: str
+    parent: str
+    """Empty: it has none."""
+    name: str
+    kind: str
+    process: str
+    start_ns: int
+    duration_ns: int
+    error: str | None
+    """`error.type`, or a sentence; None: it did not fail."""
+    attributes: Mapping[str, Any]
+    events: list[Event]
+    links: list[tuple[str, str]]
+    """Trace and span that it is linked to."""
 
 
 class _Row(NamedTuple):
@@ -73,32 +73,181 @@ class _Row(NamedTuple):
     """The lines of the tree left of it."""
     below: str
     """The same for the lines below it."""
-    remark: str = ""
-    """Why it stands at the top although it has a parent."""
 
 
-def _rows(spans: Iterable[Span]) -> list[_Row]:
-    """In the order of the tree."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("smcp trace", add_help=False)  # the help is in `smcp_standalone.main`
+    parser.add_argument("req_id", metavar="REQ_ID")
+    parser.add_argument("--url", default=os.environ.get("SMCP_TRACES_URL") or DEFAULT_URL)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    if not given.req_id or re.search(r"[\x00-\x1f\x7f-\x9f]", given.req_id):
+        parser.error("REQ_ID: is empty, or holds a control character")
+    url = _checked(given.url).rstrip("/")
+    traces = _find(url, given.req_id)
+    links = {trace_id: f"{url}/trace/{trace_id}" for trace_id in traces}
+    if given.json:
+        found = [
+            {"trace_id": trace_id, "url": links[trace_id], "spans": [_as_json(row) for row in _rows(spans)]}
+            for trace_id, spans in traces.items()
+        ]
+        said = printable_json({"req_id": given.req_id, "traces": found})
+    else:
+        said = "\n\n".join("\n".join(_lines(spans, links[trace_id])) for trace_id, spans in traces.items())
+    sys.stdout.write(f"{said}\n")
+
+
+def _fail(why: str, code: int = 1) -> NoReturn:
+    sys.stderr.write(f"error: {printable(why)}\n")
+    raise SystemExit(code)
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if "@" in url:
+        _fail("the URL of the store of traces: a login in it is not supported", 2)
+    if not usable or re.search(r"[\x00-\x20\x7f]", url) or not url.isascii():
+        _fail(f"the URL of the store of traces: {url!r} is no URL, such as {DEFAULT_URL}", 2)
+    return url
+
+
+def _find(url: str, req_id: str) -> dict[str, list[Span]]:
+    """By trace id."""
+    if _TRACE_ID.fullmatch(req_id) and int(req_id, 16) and (traces := _traces(url, f"/api/traces/{req_id}")):
+        return traces
+    names = _get(url, "/api/services").get("data")
+    services = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    now = time.time()
+    query = {
+        "tags": json.dumps({"smcp.req_id": req_id[:LONGEST_TAG]}),
+        "limit": MAX_TRACES,
+        "start": int((now - SINCE_S) * 1e6),
+        "end": int((now + 60) * 1e6),
+    }
+    for service in sorted(services, key=lambda name: (not name.startswith("smcp"), name)):
+        if traces := _traces(url, f"/api/traces?{urlencode({**query, 'service': service})}"):
+            return traces
+    _fail(f"{url} has no trace of {_short(req_id)!r}: it was not sampled, is not exported yet, or is no longer kept")
+
+
+def _get(url: str, path: str) -> dict[str, Any]:
+    """The JSON object of an answer, empty for a 404."""
+    request = Request(f"{url}{path}", headers={"Accept": "application/json"})  # noqa: S310 -- http(s) only, see `_checked`
+    missing = False
+    try:
+        # As our other clients: without the proxies of the environment.
+        with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_S) as response:
+            body = response.read(MAX_BYTES + 1)
+    except HTTPError as error:
+        with error:
+            missing, body = error.code == 404, error.read(MAX_BYTES)
+        if not missing:
+            _fail(f"{url} answers with the status {error.code} of HTTP")
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        why = str(getattr(reason, "strerror", None) or reason)[:MAX_CHARS]
+        _fail(f"no store of traces answers at {url}: {why}; --url or SMCP_TRACES_URL names another one")
+    if len(body) > MAX_BYTES:
+        _fail(f"{url} answers with more than {MAX_BYTES >> 20} MiB")
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        _fail(f"{url} does not answer with Jaeger's JSON; is it Jaeger's query port?")
+    return {} if missing else answer
+
+
+def _traces(url: str, path: str) -> dict[str, list[Span]]:
+    """By their ids; none: the store does not have it."""
+    traces: dict[str, list[Span]] = {}
+    try:
+        for trace in _get(url, path).get("data") or ():
+            for span in trace["spans"]:
+                parsed = _parsed(span, trace["processes"])
+                traces.setdefault(parsed.trace_id, []).append(parsed)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+        _fail(f"{url} answers with JSON that is not Jaeger's")
+    return traces
+
+
+def _parsed(span: Mapping[str, Any], processes: Mapping[str, Any]) -> Span:
+    trace_id = _id(span["traceID"], 32)
+    process = processes.get(span.get("processID", "")) or {}
+    attributes = _tags(span.get("tags"))
+    parent, links = span.get("parentSpanID") or "", []
+    parent = parent and _id(parent, 16)
+    for reference in span.get("references") or ():
+        of_trace, of_span = _id(reference["traceID"], 32), _id(reference["spanID"], 16)
+        if reference["refType"] == "CHILD_OF" and of_trace == trace_id and not parent:
+            parent = of_span
+        else:
+            links.append((of_trace, of_span))
+    failed = attributes.pop("error", False) in (True, "true") or attributes.get("otel.status_code") == "ERROR"
+    events = []
+    for log in span.get("logs") or ():
+        fields = _tags(log.get("fields"))
+        events.append(Event(_ns(log["timestamp"]), str(fields.pop("event", "event")), fields))
+    return Span(
+        trace_id,
+        _id(span["spanID"], 16),
+        parent,
+        str(span["operationName"]),
+        str(attributes.pop("span.kind", "internal")).upper(),
+        _process(str(process.get("serviceName", "")), _tags(process.get("tags"))),
+        _ns(span["startTime"]),
+        _ns(span["duration"]),
+        str(attributes.get("error.type", "failed")) if failed else None,
+        attributes,
+        events,
+        links,
+    )
+
+
+def _ns(micros: Any) -> int:
+    """Raises ValueError, OverflowError: it has more than 64 bits."""
+    if (found := int(micros)).bit_length() > 64:
+        raise ValueError(micros)
+    return found * 1000
+
+
+def _tags(tags: Any) -> dict[str, Any]:
+    return {str(tag["key"]): tag["value"] for tag in tags or ()}
+
+
+def _id(text: str, digits: int) -> str:
+    """In hex. Jaeger leaves out leading zeros."""
+    if not _HEX.fullmatch(text):
+        raise ValueError(text)
+    return text.lower().zfill(digits)
+
+
+def _process(service: str, resource: Mapping[str, Any]) -> str:
+    """Its service, and which of its processes where that is told."""
+    for name in ("service.instance.id", "k8s.pod.name", "host.name", "process.pid"):
+        if instance := resource.get(name):
+            return f"{service} {instance}"
+    return service
+
+
+def _rows(spans: Iterable[Span]) -> Iterator[_Row]:
+    """In the order of the tree. Spans whose parents are a circle are in none."""
     by_id = {span.id: span for span in sorted(spans, key=lambda span: (span.start_ns, -span.duration_ns))}
     children: dict[str, list[Span]] = {}
     for span in by_id.values():
         children.setdefault(span.parent if span.parent in by_id else "", []).append(span)
-    rows: list[_Row] = []
-    shown: set[str] = set()
-    for root in (*children.pop("", []), *by_id.values()):  # the latter for those in a circle of parents
-        why = "its parents are a circle" if root.parent in by_id else "its parent is not in the store"
-        todo = [] if root.id in shown else [_Row(root, 0, "", "", why if root.parent else "")]
-        while todo:
-            row = todo.pop()
-            rows.append(row)
-            shown.add(row.span.id)
-            beneath = [each for each in children.get(row.span.id, ()) if each.id not in shown]
-            for at, child in reversed(list(enumerate(beneath))):
-                last = at == len(beneath) - 1
-                branch, bar = ("└ ", "  ") if last else ("├ ", "│ ")
-                indent = row.below[:MAX_INDENT]
-                todo.append(_Row(child, row.depth + 1, indent + branch, indent + bar))
-    return rows
+    todo = [_Row(root, 0, "", "") for root in reversed(children.pop("", []))]
+    while todo:
+        row = todo.pop()
+        yield row
+        indent, branch, bar = row.below[:MAX_CHARS], "└ ", "  "
+        for child in reversed(children.get(row.span.id, [])):
+            todo.append(_Row(child, row.depth + 1, indent + branch, indent + bar))
+            branch, bar = "├ ", "│ "
 
 
 def _as_json(row: _Row) -> dict[str, Any]:
@@ -114,20 +263,18 @@ def _as_json(row: _Row) -> dict[str, Any]:
         "duration_ms": round(span.duration_ns / 1e6, 3),
         "error": span.error,
         "attributes": span.attributes,
-        "events": [
-            {"at": _time(event.at_ns), "name": event.name, "attributes": event.attributes} for event in span.events
-        ],
+        "events": [{"at": _time(at), "name": name, "attributes": attributes} for at, name, attributes in span.events],
         "links": [{"trace_id": trace_id, "span_id": span_id} for trace_id, span_id in span.links],
     }
 
 
-def _lines(trace_id: str, spans: Sequence[Span], link: str) -> Iterator[str]:
+def _lines(spans: Sequence[Span], link: str) -> Iterator[str]:
     begin = min(span.start_ns for span in spans)
     length = max(span.start_ns + span.duration_ns for span in spans) - begin
     errors = sum(span.error is not None for span in spans)
     processes = len({span.process for span in spans})
     yield (
-        f"trace {_short(trace_id)}  {_time(begin)}  {_ms(length)}  "
+        f"trace {spans[0].trace_id}  {_time(begin)}  {_ms(length)}  "
         f"spans: {len(spans)}  processes: {processes}  errors: {errors}"
     )
     for row in _rows(spans):
@@ -136,15 +283,15 @@ def _lines(trace_id: str, spans: Sequence[Span], link: str) -> Iterator[str]:
         if span.error is not None:
             words.append(f"ERROR {_short(span.error)}")
         words += [f"{name}={_short(str(span.attributes[name]))}" for name in _SHOWN if name in span.attributes]
-        if row.remark:
-            words.append(f"({row.remark})")
+        if span.parent and not row.depth:
+            words.append("(its parent is not in the store)")
         yield f"{_ms(span.start_ns - begin):>12} {_ms(span.duration_ns):>12}  {'  '.join(words)}"
-        for event in span.events:
-            about = "".join(f"  {_short(name)}={_short(str(value))}" for name, value in event.attributes.items())
-            yield f"{_ms(event.at_ns - begin):>12} {'':>12}  {row.below}  · {_short(event.name)}{about}"
-        for linked_trace, linked_span in span.links:
-            where = "" if linked_trace == trace_id else f" of trace {_short(linked_trace)}"
-            yield f"{'':>12} {'':>12}  {row.below}  → span {_short(linked_span)}{where}"
+        for at, name, attributes in span.events:
+            about = "".join(f"  {_short(key)}={_short(str(value))}" for key, value in attributes.items())
+            yield f"{_ms(at - begin):>12} {'':>12}  {row.below}  · {_short(name)}{about}"
+        for trace_id, span_id in span.links:
+            where = "" if trace_id == span.trace_id else f" of trace {trace_id}"
+            yield f"{'':>12} {'':>12}  {row.below}  → span {span_id}{where}"
     yield link
 
 
