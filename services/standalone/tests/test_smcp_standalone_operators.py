@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import unicodedata
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from smcp_bus.audit import STREAM, Event, Trail
 from smcp_bus.audit_sinks import StreamSink
+from smcp_bus.nats.bus import NatsBus
 from smcp_bus.operations import serve_log_level
 from smcp_bus.registry_contract import Claim
 from smcp_bus.subjects import AUDIT_ALL, AUDIT_OF_SEVERAL
@@ -25,7 +27,7 @@ from smcp_standalone.operator_commands import PAGE, advertise_run
 from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.member_process import MemberProcess, member_process
 from smcp_testing.registry_world import asking, registries
-from smcp_testing.service_process import service_process
+from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 
 SMCP = Path(sys.executable).parent / "smcp"
@@ -61,6 +63,16 @@ async def smcp(*arguments: str, **environment: str) -> subprocess.CompletedProce
 
 def cells(table: str, border: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split(border)[1:-1]] for line in table.splitlines() if border in line]
+
+
+@asynccontextmanager
+async def watching(nats_url: str, *options: str, office: str = "lab") -> AsyncIterator[tuple[NatsBus, ServiceProcess]]:
+    command = born(SMCP, "watch", office, *options, knows=COMMANDS)
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        await bus.jetstream().add_stream(name=STREAM, subjects=[AUDIT_ALL])
+        async with service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
+            await watch.logged(f"Watching the office {office!r}; ctrl-C ends it.")
+            yield bus, watch
 
 
 async def joined(member: MemberProcess, claim: Claim) -> None:
@@ -104,13 +116,13 @@ async def test_watch_shows_what_happened_but_no_arguments_and_nothing_that_a_ter
     nats_url: str, as_json: bool
 ) -> None:
     options = ["--json"] if as_json else []
-    command = born(SMCP, "watch", "lab", "--count", "2", *options, knows=COMMANDS)
-    async with member_process(nats_url) as member, service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
-        await watch.logged("Watching the office 'lab'; ctrl-C ends it.")
-        for body in (b"no json", b"[]", b"{}", orjson.dumps(RECORD), orjson.dumps({"kind": "leave", "ms": None})):
-            await member.bus.publish("smcp.v1.lab.audit.call", body)
+    leave = orjson.dumps({"kind": "leave", "office": "lab", "ms": None})
+    async with watching(nats_url, "--count", "2", *options) as (bus, watch):
+        for body in (b"no json", b"[]", b"{}", orjson.dumps(RECORD)):
+            await bus.jetstream().publish("smcp.v1.lab.audit.call", body)
+        await bus.jetstream().publish("smcp.v1.lab.audit.leave", leave)
         assert await watch.exit_code() == 0
-        call, leave = watch.output
+        call, last = watch.output
         assert "hunter2" not in call
         if as_json:
             assert json.loads(call) == {
@@ -120,10 +132,10 @@ async def test_watch_shows_what_happened_but_no_arguments_and_nothing_that_a_ter
                     *("req_id", "trace_id"),
                 )
             }
-            assert json.loads(leave)["kind"] == "leave"
+            assert json.loads(last)["kind"] == "leave"
         else:
             assert call.split("  ", 1)[1] == "call  agent a\ufffdb  -> pc echo red  ok  12.5 ms"
-            assert leave == "leave"
+            assert last == "leave"
 
 
 async def test_watch_shows_an_approval_once_that_two_registries_recorded_and_a_record_once_that_was_sent_again(
@@ -139,12 +151,10 @@ async def test_watch_shows_an_approval_once_that_two_registries_recorded_and_a_r
     }
     records = [approval | {"writer": writer, "seq": 1} for writer in ("registry-1", "registry-2")]
     records.append(approval | {"writer": "registry-1", "seq": 2, "source": "pc 2"})
-    leave = {"kind": "leave", "writer": "registry-1", "seq": 3, "ms": None}
-    command = born(SMCP, "watch", "lab", "--count", "3", knows=COMMANDS)
-    async with member_process(nats_url) as member, service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
-        await watch.logged("Watching the office 'lab'; ctrl-C ends it.")
+    leave = {"kind": "leave", "office": "lab", "writer": "registry-1", "seq": 3, "ms": None}
+    async with watching(nats_url, "--count", "3") as (bus, watch):
         for record in (*records, records[0], leave):
-            await member.bus.publish("smcp.v1.lab.audit.approval", orjson.dumps(record))
+            await bus.jetstream().publish(f"smcp.v1.lab.audit.{record['kind']}", orjson.dumps(record))
         assert await watch.exit_code() == 0
         assert watch.output == ["approval  -> echo  yes", "approval  -> echo  yes", "leave"]
 
@@ -153,14 +163,10 @@ async def test_records_of_several_offices_in_one_message_are_each_shown_for_its_
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     records = [RECORD | {"at": at, "office": office, "writer": "w", "seq": seq, "prev": ""} for seq, office in OFFICES]
     message = b"\n".join(map(orjson.dumps, records))
-    command = born(SMCP, "watch", "lab", "--json", "--count", "2", knows=COMMANDS)
-    async with registries(nats_url, count=1), asking(nats_url) as bus:
-        await bus.jetstream().add_stream(name=STREAM, subjects=[AUDIT_ALL])
-        async with service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
-            await watch.logged("Watching the office 'lab'; ctrl-C ends it.")
-            await bus.jetstream().publish(AUDIT_OF_SEVERAL, message)
-            assert await watch.exit_code() == 0
-            assert [json.loads(line)["office"] for line in watch.output] == ["lab", "lab"]
+    async with watching(nats_url, "--json", "--count", "2") as (bus, watch):
+        await bus.jetstream().publish(AUDIT_OF_SEVERAL, message)
+        assert await watch.exit_code() == 0
+        assert [json.loads(line)["office"] for line in watch.output] == ["lab", "lab"]
         for chosen, seqs in (([], [1, 2, 3]), (["--office", "lab"], [1, 3]), (["--office", "attic"], [2])):
             listed = await smcp("audit", "list", "--json", *chosen, SMCP_NATS_URL=nats_url)
             assert [json.loads(line)["seq"] for line in listed.stdout.splitlines()] == seqs
@@ -169,12 +175,9 @@ async def test_records_of_several_offices_in_one_message_are_each_shown_for_its_
 async def test_watch_shows_records_of_one_and_of_several_offices_in_the_order_in_which_they_came(
     nats_url: str,
 ) -> None:
-    command = born(SMCP, "watch", "lab", "--json", "--count", "40", knows=COMMANDS)
-    async with asking(nats_url) as bus, service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
-        await watch.logged("Watching the office 'lab'; ctrl-C ends it.")
+    async with watching(nats_url, "--json", "--count", "40") as (bus, watch):
         for number in range(40):
             record = orjson.dumps(RECORD | {"writer": "w", "seq": number, "req_id": str(number)})
-            bus.client.send("smcp.v1.attic.audit.call", "", b"", record)
             bus.client.send("smcp.v1.lab.audit.call" if number % 3 else AUDIT_OF_SEVERAL, "", b"", record)
         assert await watch.exit_code() == 0
         assert [int(json.loads(line)["req_id"]) for line in watch.output] == list(range(40))
@@ -183,14 +186,10 @@ async def test_watch_shows_records_of_one_and_of_several_offices_in_the_order_in
 @pytest.mark.parametrize("office", ["Caf\u00e9", EVIL, "\U0001f600" * 128])
 async def test_an_office_is_found_by_its_name_whatever_it_holds(nats_url: str, office: str) -> None:
     named = unicodedata.normalize("NFD", office)
-    command = born(SMCP, "watch", named, "--count", "1", knows=COMMANDS)
-    async with registries(nats_url, count=1), asking(nats_url) as bus:
-        await bus.jetstream().add_stream(name=STREAM, subjects=[AUDIT_ALL])
+    async with watching(nats_url, "--count", "1", office=named) as (bus, watch):
         trail = Trail(logging.getLogger("test"), writer="w", open_sink=lambda made: StreamSink(bus, made))
-        async with service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
-            await watch.logged(f"Watching the office {named!r}; ctrl-C ends it.")
-            trail.write(Event("call", "ok", office=office, tool=EVIL))
-            assert await watch.exit_code() == 0
+        trail.write(Event("call", "ok", office=office, tool=EVIL))
+        assert await watch.exit_code() == 0
         await trail.close()
         listed = await smcp("audit", "list", "--json", "--office", named, "--tool", EVIL, SMCP_NATS_URL=nats_url)
         assert [json.loads(line)["seq"] for line in listed.stdout.splitlines()] == [1], listed.stderr

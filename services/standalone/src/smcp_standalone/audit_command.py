@@ -1,10 +1,12 @@
-"""`smcp audit`: shows, follows and checks the records of who did what."""
+"""`smcp audit`: shows, follows and checks the records of who did what. `smcp watch`: follows those of one office."""
 
 import asyncio
+import itertools
 import os
 import unicodedata
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
@@ -15,7 +17,7 @@ from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_bus.subjects import AUDIT_OF_SEVERAL
 from smcp_computer.control_commands import when
-from smcp_proto.printable import escaped_json, printable
+from smcp_proto.printable import escaped_json, printable, printable_json
 from smcp_service.cli import parse_time, print_command
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.logging import configure_logging
@@ -31,7 +33,7 @@ from smcp_standalone.audit_reader import (
     csv_line,
     read_file,
 )
-from smcp_standalone.operator_commands import ask, operator_bus
+from smcp_standalone.operator_commands import AsJson, ask, check_office, operator_bus
 
 app = typer.Typer(
     name="audit",
@@ -39,13 +41,18 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 POLL_S: Final = 1.0
-"""`follow` asks for new records so often (seconds): a subscription would lose those of an interruption."""
+"""New records are asked for so often (seconds): a subscription would lose those of an interruption."""
 SKEW_S: Final = 300
 """How far the clocks of a writer and of nats-server may differ (seconds): a record is stored after its `at`."""
 _SHOWN: Final = (
     *("office", "role", "name", "computer", "tool", "event", "ms"),
     *("req_id", "subject", "by", "address", "why"),
 )
+WATCHED: Final = (
+    *("at", "kind", "office", "role", "name", "computer", "tool"),
+    *("event", "outcome", "why", "ms", "req_id", "trace_id"),
+)
+"""What `watch` shows: never arguments or results, which a setting may put into a record."""
 _BLANKS: Final = str.maketrans("\t\r\n", "   ")
 """In JSON they stand between values only."""
 File = Annotated[
@@ -61,7 +68,6 @@ ReqId = Annotated[str | None, typer.Option(help="Only of this request.")]
 Since = Annotated[
     str | None, typer.Option(metavar="WHEN", help="90m, 12h, 7d, or a date (UTC), or a time like 2027-01-31T12:00Z.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON record a line; invisible characters are escaped.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="As CSV, for a spreadsheet.")]
 
 
@@ -111,29 +117,60 @@ def follow(
     shown = _Shown(context)
 
     async def main(stop: asyncio.Event) -> None:
-        async with operator_bus() as bus:
-            after = (await read_page(bus, shown.wanted, 0)).last
-            typer.echo("following; ctrl-C ends it", err=True)
-            lost = False
-            while not stop.is_set():
-                try:
-                    page = await read_page(bus, shown.wanted, after)
-                except Failure as error:  # what comes meanwhile is read later
-                    if not lost:
-                        typer.echo(f"{error}; it is asked again", err=True)
-                    lost = True
-                else:
-                    lost = False
-                    for line in lines_of(page):
-                        shown.take(line)
-                    if page.records:
-                        after = page.records[-1].seq
-                        continue
-                    after = after if after <= page.last else 0  # 0: the stream was made anew
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), POLL_S)
+        await _follow(shown.wanted, shown.take, stop, "following; ctrl-C ends it")
 
     _run(main)
+
+
+def watch(
+    office: Annotated[str, typer.Argument(metavar="OFFICE")],
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show joins, leaves and calls of an office as they come. Its gateways need SMCP_AUDIT=on, as in `smcp up`."""
+    wanted = Wanted(office=in_records("office", check_office(office)))
+    duplicates, numbers = Duplicates(), itertools.count(1)
+
+    async def main(stop: asyncio.Event) -> None:
+        def show(line: Line) -> None:
+            record = line.read()
+            if stop.is_set() or isinstance(record, str) or not wanted.matches(record):
+                return
+            if duplicates.seen_before(record):
+                return
+            event = {field: record.get(field) for field in WATCHED}
+            typer.echo(printable_json(event, indent=None) if as_json else _event_line(event))
+            if next(numbers) == count:
+                stop.set()
+
+        await _follow(wanted, show, stop, f"Watching the office {office!r}; ctrl-C ends it.")
+
+    _run(main)
+
+
+async def _follow(wanted: Wanted, take: Callable[[Line], None], stop: asyncio.Event, begun: str) -> None:
+    """Give each new record that may match to `take`, until `stop`."""
+    async with operator_bus() as bus:
+        after = (await read_page(bus, wanted, 0)).last
+        typer.echo(begun, err=True)
+        lost = False
+        while not stop.is_set():
+            try:
+                page = await read_page(bus, wanted, after)
+            except Failure as error:  # what comes meanwhile is read later
+                if not lost:
+                    typer.echo(f"{error}; it is asked again", err=True)
+                lost = True
+            else:
+                lost = False
+                for line in lines_of(page):
+                    take(line)
+                if page.records:
+                    after = page.records[-1].seq
+                    continue
+                after = after if after <= page.last else 0  # 0: the stream was made anew
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), POLL_S)
 
 
 @app.command("verify")
@@ -266,3 +303,13 @@ def _line(record: dict[str, Any]) -> str:
     said = [when(str(record.get("at"))), record.get("kind"), record.get("outcome")]
     said += [f"{name}={record[name]}" for name in _SHOWN if record.get(name) is not None]
     return "  ".join(printable(str(each)) for each in said)
+
+
+def _event_line(event: Mapping[str, Any]) -> str:
+    with suppress(ValueError, TypeError):
+        event = {**event, "at": f"{datetime.fromisoformat(event['at']).astimezone():%H:%M:%S}"}
+    who = " ".join(str(event[field]) for field in ("role", "name") if event[field] is not None)
+    asked = " ".join(str(event[field]) for field in ("computer", "tool") if event[field] is not None)
+    took = "" if event["ms"] is None else f"{event['ms']} ms"
+    words = [event["at"], event["kind"], who, event["event"], asked and f"-> {asked}"]
+    return printable("  ".join(str(word) for word in (*words, event["outcome"], event["why"], took) if word))

@@ -41,7 +41,7 @@ app = typer.Typer(
 )
 app.add_typer(keys_command.app)
 app.add_typer(audit_command.app)
-for look in (operator_commands.offices, operator_commands.room, operator_commands.watch, operator_commands.log_level):
+for look in (operator_commands.offices, operator_commands.room, audit_command.watch, operator_commands.log_level):
     app.command()(look)
 
 

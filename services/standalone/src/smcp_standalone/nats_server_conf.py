@@ -146,7 +146,7 @@ def _operator(credential: str) -> Grant:
     answers on any subject that a request names, such as one that deletes the stream."""
     return Grant(
         publish=(LOG_LEVEL, f"{OPERATORS}.{encode_name(credential)}.*"),
-        subscribe=(AUDIT_ALL, f"{inbox_prefix(credential)}.>"),
+        subscribe=(f"{inbox_prefix(credential)}.>",),
     )
 
 

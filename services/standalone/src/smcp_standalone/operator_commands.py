@@ -1,4 +1,4 @@
-"""`smcp offices`, `room`, `watch` and `log-level`: what operators do over NATS, without a seat.
+"""`smcp offices`, `room` and `log-level`: what operators do over NATS, without a seat.
 
 They reach NATS by `SMCP_NATS_URL` and `SMCP_NATS_CREDS`, or by the file that each `smcp up` of this user leaves, with
 its NATS and the credential of an operator, which may only read.
@@ -8,48 +8,37 @@ import asyncio
 import json
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_args
+from typing import Annotated, Final, TypeVar, get_args
 
 import typer
 from pydantic import BaseModel
 
-from smcp_bus.audit import in_records
-from smcp_bus.bus import BusError, Connection, Incoming, NoResponder, RequestTimedOut, describe
+from smcp_bus.bus import BusError, NoResponder, RequestTimedOut, describe
 from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
 from smcp_bus.operations import LevelAnswer
 from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomMember, RoomQuestion
-from smcp_bus.subjects import AUDIT_ALL, AUDIT_OF_SEVERAL, LOG_LEVEL, audit, operators
+from smcp_bus.subjects import LOG_LEVEL, operators
 from smcp_computer.control_commands import print_table, when
 from smcp_computer.settings import states_directory
 from smcp_proto.errors import ErrorBody
 from smcp_proto.member_names import check_name
-from smcp_proto.printable import printable, printable_json
+from smcp_proto.printable import printable_json
 from smcp_service.cli import print_command
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import configure_logging
 from smcp_service.settings import LogLevel, ServiceSettings, SettingsError, load_settings
-from smcp_standalone.audit_reader import Duplicates, Line
-
-SHOWN: Final = (
-    *("at", "kind", "office", "role", "name", "computer", "tool"),
-    *("event", "outcome", "why", "ms", "req_id", "trace_id"),
-)
-"""The fields of an audit record that `watch` shows: never arguments or results, which a setting may put there."""
 
 ANSWERS_S: Final = 0.5
 """How long processes may take to answer an operator (seconds): nobody knows how many there are."""
 
-CONNECT_S: Final = 5.0
-"""A command says soon that nothing answers (seconds)."""
 ANSWER_S: Final = 5.0
-"""How long a registry may take to answer (seconds)."""
+"""How long NATS, and then a registry, may take to answer (seconds)."""
 
 PAGE: Final = 300
 """Offices or members in an answer: an operator can read none that is larger than one message."""
@@ -75,7 +64,7 @@ def command_config(settings: ServiceSettings, name: str) -> BusConfig:
         credentials=configured_credentials(settings.nats_creds),
         ca=settings.nats_ca,
         name=name,
-        connect_timeout=CONNECT_S,
+        connect_timeout=ANSWER_S,
         patient=False,
     )
 
@@ -159,7 +148,7 @@ def offices(as_json: AsJson = False) -> None:
 
 def room(office: Office, as_json: AsJson = False) -> None:
     """List the members of an office, without being one."""
-    _checked(office)
+    check_office(office)
 
     async def show(bus: NatsBus, stop: asyncio.Event) -> None:
         found: list[RoomMember] = []
@@ -178,48 +167,6 @@ def room(office: Office, as_json: AsJson = False) -> None:
         ]
         head = ("Role", "Name", "Since", "Credential", "Version", "State")
         print_table(head, rows, f"the office {office!r} has no members")
-
-    _look(show)
-
-
-def watch(
-    office: Office,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show joins, leaves and calls of an office as they come. Its gateways need SMCP_AUDIT=on, as in `smcp up`."""
-    recorded = in_records("office", _checked(office))
-
-    async def show(bus: NatsBus, stop: asyncio.Event) -> None:
-        shown, duplicates = 0, Duplicates()
-        own = audit(recorded, "")
-
-        async def hear(incoming: Incoming) -> None:
-            nonlocal shown
-            if not incoming.subject.startswith((own, AUDIT_OF_SEVERAL)):
-                return
-            for raw in incoming.body.split(b"\n"):
-                record = Line(raw, "").read()
-                if stop.is_set() or isinstance(record, str) or record.get("office", recorded) != recorded:
-                    continue
-                if duplicates.seen_before(record):
-                    continue
-                event = {field: record.get(field) for field in SHOWN}
-                typer.echo(printable_json(event, indent=None) if as_json else _line(event))
-                shown += 1
-                if shown == count:
-                    stop.set()
-
-        def changed(connection: Connection) -> None:
-            if connection is not Connection.UP:
-                typer.echo("the connection was lost or too slow: events may be missing", err=True)
-
-        unwatch = bus.watch(changed)
-        subscription = await bus.listen(AUDIT_ALL, hear)  # two would mix up the order of what comes at once
-        typer.echo(f"Watching the office {office!r}; ctrl-C ends it.", err=True)
-        await stop.wait()
-        unwatch()
-        await subscription.drain()
 
     _look(show)
 
@@ -277,7 +224,7 @@ def _look(show: Callable[[NatsBus, asyncio.Event], Awaitable[None]]) -> None:
     print_command(main)
 
 
-def _checked(office: str) -> str:
+def check_office(office: str) -> str:
     try:
         return check_name(office)
     except ValueError as error:
@@ -286,14 +233,3 @@ def _checked(office: str) -> str:
 
 def _agent(office: OfficeSummary) -> tuple[str, str]:
     return ("-", "-") if office.agent is None else (office.agent, when(office.since or "?"))
-
-
-def _line(event: Mapping[str, Any]) -> str:
-    with suppress(ValueError, TypeError):
-        event = {**event, "at": f"{datetime.fromisoformat(event['at']).astimezone():%H:%M:%S}"}
-    who = " ".join(str(event[field]) for field in ("role", "name") if event[field] is not None)
-    asked = " ".join(str(event[field]) for field in ("computer", "tool") if event[field] is not None)
-    took = "" if event["ms"] is None else f"{event['ms']} ms"
-    of = (event["event"], f"-> {asked}" if asked else "")
-    words = [event["at"], event["kind"], who, *of, event["outcome"], event["why"], took]
-    return printable("  ".join(str(word) for word in words if word))
