@@ -71,9 +71,7 @@ async def test_a_bucket_that_another_registry_is_making_is_waited_for(
             await open_store(bus, js, lease_s=10, replicas=1, start_s=0.3)
 
 
-async def test_a_bucket_of_another_configuration_is_changed_and_keeps_its_records(
-    nats_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_bucket_of_another_configuration_is_changed_and_keeps_its_records(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         js = bus.jetstream()
         older = await js.create_key_value(api.KeyValueConfig(bucket="members", history=1, ttl=60))
@@ -86,11 +84,6 @@ async def test_a_bucket_of_another_configuration_is_changed_and_keeps_its_record
             members, leases = [(await js.stream_info(f"KV_{name}")).config for name in ("members", "leases")]
             assert (members.max_msgs_per_subject, members.max_age) == (64, 0)
             assert (leases.max_age, leases.subject_delete_marker_ttl) == (lease_s, lease_s)
-    warnings = [record.getMessage() for record in caplog.records if record.name == "smcp_registry.store"]
-    assert [warning.partition(":")[0] for warning in warnings] == [
-        "the entries of the bucket members expire after 0 s from now on, not 60",
-        "the entries of the bucket leases expire after 2 s from now on, not 10",
-    ]
 
 
 async def test_a_registry_with_fewer_replicas_leaves_a_bucket_on_its_servers(tmp_path: Path) -> None:
@@ -102,9 +95,8 @@ async def test_a_registry_with_fewer_replicas_leaves_a_bucket_on_its_servers(tmp
 
 async def test_more_replicas_than_servers_are_refused(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
-        with pytest.raises(StoreUnusable, match=r"SMCP_KV_REPLICAS is 3.*replicas") as refused:
+        with pytest.raises(StoreUnusable, match=r"SMCP_KV_REPLICAS=3: .*replicas"):
             await opened(bus, replicas=3)
-        assert refused.value.exit_code == 2
 
 
 async def test_a_nats_server_without_jetstream_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
@@ -112,9 +104,8 @@ async def test_a_nats_server_without_jetstream_is_refused_and_says_what_to_do(tm
     await server.start()
     try:
         async with open_bus(BusConfig(url=server.url)) as bus:
-            with pytest.raises(StoreUnusable, match=r"JetStream does not answer: enable it") as refused:
-                await opened(bus)
-            assert refused.value.exit_code == 1
+            with pytest.raises(StoreUnusable, match=r"JetStream does not answer \(is it enabled,"):
+                await open_store(bus, bus.jetstream(), lease_s=10, replicas=1, start_s=0.5)
     finally:
         await server.stop()
 
@@ -278,7 +269,7 @@ async def test_a_registry_waits_for_the_nodes_of_a_cluster_that_is_starting(
         store = await open_store(bus, js, lease_s=10, replicas=1)
         assert await store.members.read("o.agent") == Stored(None, 0)
         refusals = 1_000_000
-        with pytest.raises(StoreUnusable, match="leases cannot be opened: no suitable peers"):
+        with pytest.raises(StoreUnusable, match="leases cannot be opened with SMCP_KV_REPLICAS=1: no suitable peers"):
             await open_store(bus, js, lease_s=10, replicas=1, start_s=0.5)
 
 

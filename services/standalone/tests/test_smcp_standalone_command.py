@@ -133,13 +133,6 @@ async def test_up_json_prints_one_line_when_it_is_ready_and_no_key(config: Path)
         assert key not in f"{process.output}{process.log}"
 
 
-async def test_up_says_for_which_mcp_servers_its_start_waits(tmp_path: Path) -> None:
-    config = tmp_path / "computer.json"
-    config.write_text(json.dumps({"servers": {"slow": configs.hostile("--hangs", "initialize")}}))
-    async with service_process(*command("up", "--port", "0", "--config", str(config))) as process:
-        await process.logged("waiting for the MCP servers that start: slow", timeout=60)
-
-
 async def test_up_warns_of_typing_errors_and_of_variables_that_an_option_replaces(config: Path) -> None:
     read = {"SMCP_CONFIRM": "allow", "SMCP_KV_REPLICAS": "1", "SMCP_HEALTH_PORT": "0"}
     unread = {
@@ -151,7 +144,7 @@ async def test_up_warns_of_typing_errors_and_of_variables_that_an_option_replace
     env = {**read, **unread}
     async with service_process(*command("up", "--port", "0", "--config", str(config)), env=env) as process:
         await process.logged("SMCP_OFFICE is not read by this command: use --office", timeout=60)
-        warned = [str(line["event"]) for line in process.log if "SMCP_" in str(line["event"])]
+        warned = [str(line["event"]) for line in process.log if re.match(r"SMCP_\w+ is not", str(line["event"]))]
         assert sorted(warned) == [
             "SMCP_CONFIG is not read by this command: use --config",
             "SMCP_CONFIRN is not a setting of this command and is ignored; did you mean 'SMCP_CONFIRM'?",
@@ -290,7 +283,7 @@ def test_up_refuses_hosts_with_a_credential_of_its_own(tmp_path: Path, config: P
     hosts.write_text("{offices: [lab], registries: [UP-registry, r], gateways: []}")
     refused = smcp("up", "--port", "0", "--config", str(config), "--hosts", str(hosts))
     assert refused.returncode == 2
-    assert f"error: --hosts: {hosts}: registries.1: 'UP-registry' is the name of another credential" in refused.stderr
+    assert "error: --hosts: registries.1: 'UP-registry' is the name of another credential" in refused.stderr
 
 
 def test_a_wrong_setting_of_the_environment_ends_with_2(config: Path) -> None:

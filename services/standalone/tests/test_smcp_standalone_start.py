@@ -66,20 +66,6 @@ async def test_a_port_that_is_taken_is_named_with_what_chooses_another(command: 
             assert "Traceback" not in said(process)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-async def test_up_that_is_stopped_while_it_is_loaded_leaves_no_directory(
-    number: signal.Signals, code: int, tmp_path: Path
-) -> None:
-    (tmp_path / "mcp_types.py").write_text(NEVER_LOADED)  # which is imported when there is a key already
-    env = {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
-    async with service_process(BIN / "smcp", *COMMANDS["smcp"][1:], "--mcp-port", "0", env=env) as process:
-        await eventually(lambda: process.output == ["loading"], timeout=60)
-        assert list(tmp_path.glob("smcp-up-*/key-of-this-run.json"))
-        process.signal(number)
-        assert await process.exit_code() == code
-    assert not list(tmp_path.glob("smcp-up-*"))
-
-
 async def test_up_removes_what_a_killed_one_left_and_nothing_of_one_that_runs(tmp_path: Path) -> None:
     env = {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
     up = (str(BIN / "smcp"), *COMMANDS["smcp"][1:], "--mcp-port", "0")

@@ -35,13 +35,11 @@ from smcp_registry.members_view import MembersView
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import ANSWER_S, DUPLICATES_S
 
-PAGE: Final = 200
+PAGE: Final = 100
 """Messages in a page at most."""
 PAGE_BYTES: Final = 448 * 1024
 """Of a page as it is sent, which has to be one message: to fetch the parts of a larger answer, an operator would have
 to publish to a registry's inbox, which it may not."""
-PORTION: Final = 40
-"""Messages that are fetched at once: all but those of the last portion are in the page."""
 
 
 @dataclass(eq=False, repr=False)
@@ -155,7 +153,7 @@ async def read_records(request: RecordsQuestion, call: Call, *, js: JetStreamCon
     records: list[StoredRecord] = []
     size = 0
     for message in messages:
-        size += _sent_size(message)
+        size += len(message.data) * 4 // 3 + len(message.subject) + 64  # about its bytes in the page
         if records and size > PAGE_BYTES:
             break
         seq = message.metadata.sequence.stream
@@ -180,21 +178,9 @@ async def _page(js: JetStreamContext, request: RecordsQuestion) -> list[Msg]:
             return []
         subscription = await js.pull_subscribe_bind(consumer=consumer.name, stream=STREAM)
         try:
-            found: list[Msg] = []
-            pending, size = min(PAGE, consumer.num_pending), 0
-            while pending and size <= PAGE_BYTES:
-                portion = await subscription.fetch(min(PORTION, pending), timeout=ANSWER_S)
-                found += portion
-                pending -= len(portion)
-                size += sum(map(_sent_size, portion))
-            return found
+            return await subscription.fetch(min(PAGE, consumer.num_pending), timeout=ANSWER_S)
         finally:
             await subscription.unsubscribe()
     finally:
         with suppress(nats.errors.Error):
             await js.delete_consumer(STREAM, consumer.name)
-
-
-def _sent_size(message: Msg) -> int:
-    """About the bytes that it has in a page."""
-    return len(message.data) * 4 // 3 + len(message.subject) + 64

@@ -68,20 +68,12 @@ NAME_IN_USE: Final = 10058
 """JetStream's error code for a stream that exists with another configuration."""
 NO_PEERS: Final = 10005
 """The same where too few nodes of the cluster are there now."""
-NO_REPLICAS: Final = 10074
-"""The same for more than one replica where NATS is no cluster."""
 REVISIONS_PER_S: Final = 1_000_000
 """Unix seconds times this are a first revision. Twice that is exact in a double until 2112."""
 
 
 class StoreUnusable(Failure):
     """The registry cannot start on this NATS; the message says what is wrong and what to do."""
-
-
-class StoreMismatch(StoreUnusable):
-    """NATS is well, but what is configured does not fit what is there."""
-
-    exit_code = 2
 
 
 class Conflict(Exception):
@@ -262,20 +254,17 @@ async def open_store(
 ) -> Store:
     """Make the buckets that are missing, and give those that are there the present configuration. Times are in seconds.
 
-    Raises:
-        StoreMismatch: this NATS cannot keep so many replicas.
-        StoreUnusable: JetStream is not enabled, or does not answer.
+    Raises StoreUnusable: JetStream does not answer, or cannot keep so many replicas.
     """
     deadline = asyncio.get_running_loop().time() + start_s
-    unanswered = "JetStream does not answer (has it a leader, and may this credential use $JS.API.>?)"
-    account = await ask_jetstream(unanswered, partial(_account, js), deadline=deadline)
+    unanswered = "JetStream does not answer (is it enabled, has it a leader, and may this credential use $JS.API.>?)"
+    account = await ask_jetstream(unanswered, js.account_info, deadline=deadline)
     if not account.api.level:
         raise StoreUnusable("this nats-server is too old: the registry needs 2.11 or newer")
     buckets = {}
     for name, plan in zip((LEASES, MOVING, MEMBERS), _plans(lease_s, replicas), strict=True):
-        opened = await ask_jetstream(
-            f"the bucket {name} cannot be opened", partial(_open, js, name, plan), deadline=deadline
-        )
+        what = f"the bucket {name} cannot be opened with SMCP_KV_REPLICAS={replicas}"
+        opened = await ask_jetstream(what, partial(_open, js, name, plan), deadline=deadline)
         buckets[name] = Bucket(name, js, opened, bus)
     return Store(**buckets)
 
@@ -329,45 +318,9 @@ async def make_stream(js: JetStreamContext, plan: api.StreamConfig) -> bool:
     return True
 
 
-async def _account(js: JetStreamContext) -> api.AccountInfo:
-    try:
-        return await js.account_info()
-    except ServiceUnavailableError as error:
-        if error.err_code is not None:
-            raise
-        # nats-py's error for "no responder": a nats-server with JetStream serves this before it takes clients
-        raise StoreUnusable(
-            "JetStream does not answer: enable it on this nats-server (--jetstream, or `jetstream {}` in its "
-            "configuration)"
-        ) from error
-
-
-async def _update(js: JetStreamContext, bucket: str, plan: api.StreamConfig) -> api.StreamConfig:
-    """The configuration for a bucket that is there: `plan`, on no fewer servers than before."""
-    found = (await js.stream_info(plan.name or "")).config
-    if (found.max_age or 0) != (plan.max_age or 0):
-        _log.warning(
-            "the entries of the bucket %s expire after %g s from now on, not %g: SMCP_LEASE_S has to be the same at "
-            "all registries",
-            bucket,
-            plan.max_age or 0,
-            found.max_age or 0,
-        )
-    replicas = max(found.num_replicas or 1, plan.num_replicas or 1)
-    if replicas != plan.num_replicas:
-        _log.warning("the bucket %s stays on %d servers, although SMCP_KV_REPLICAS is smaller", bucket, replicas)
-    return plan.evolve(first_seq=None, num_replicas=replicas)
-
-
 async def _open(js: JetStreamContext, bucket: str, plan: api.StreamConfig) -> KeyValue:
-    try:
-        if not await make_stream(js, plan):
-            await js.update_stream(await _update(js, bucket, plan))
-    except APIError as error:
-        if error.err_code == NO_REPLICAS:
-            raise StoreMismatch(
-                f"the bucket {bucket} cannot be made: SMCP_KV_REPLICAS is {plan.num_replicas}, and this NATS cannot "
-                f"keep so many: {error.description}"
-            ) from error
-        raise
+    if not await make_stream(js, plan):
+        found = (await js.stream_info(plan.name or "")).config
+        replicas = max(found.num_replicas or 1, plan.num_replicas or 1)  # on no fewer servers than before
+        await js.update_stream(plan.evolve(first_seq=None, num_replicas=replicas))
     return await js.key_value(bucket)

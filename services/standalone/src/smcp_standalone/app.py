@@ -3,14 +3,12 @@
 Each has its own credential and connection, with the permissions that it would have on a machine of its own.
 """
 
-import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from urllib.parse import quote
 
 from smcp_agent.connecting.options import shared_key
@@ -36,9 +34,6 @@ from smcp_standalone.operator_commands import advertise_run
 from smcp_standalone.settings import COMPUTER, GATEWAY, MCP_PORT, OPERATOR, REGISTRY, UpOptions, UpSettings, up_model
 
 _log = logging.getLogger("smcp_standalone.app")
-
-WAIT_S: Final = 3.0
-"""How long the start may take until it says what it waits for (seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +107,13 @@ async def open_system(
                 gateway.readiness.note("configuration", lambda: computer.config_problem)
                 gateway.readiness.note("pins", lambda: computer.pins.problem)
                 computer.follow_file()
-                waiting = tasks.start(_say_what_starts(computer), name="what starts")
                 await computer.wait_ready()
-                waiting.cancel()
                 yield System(
                     url=gateway.url,
                     mcp_url=mcp_url and f"{mcp_url}/mcp/{quote(options.office, safe='')}",
                     nats=nats,
                     computer=computer,
                 )
-
-
-async def _say_what_starts(computer: Computer) -> None:
-    """Log for which MCP servers the start waits, as far as that changes."""
-    said: list[str] = []
-    while True:
-        await asyncio.sleep(WAIT_S)
-        if (starting := computer.fleet.starting) not in ([], said):
-            said = starting
-            _log.info("waiting for the MCP servers that start: %s", ", ".join(starting))
 
 
 def _share(stack: AsyncExitStack, file: AbstractContextManager[None], otherwise: str) -> None:
@@ -173,9 +156,8 @@ async def _connected(nats: NatsServer, credential: str, settings: ServiceSetting
         name=credential,
         drain_timeout=settings.drain_s,
     )
-    async with AsyncExitStack() as stack:
-        try:
-            bus = await stack.enter_async_context(open_bus(config))
-        except BusError as error:
-            raise Failure(f"the embedded nats-server: {error}") from error
-        yield bus
+    try:
+        async with open_bus(config) as bus:
+            yield bus
+    except BusError as error:
+        raise Failure(f"the embedded nats-server: {error}") from error

@@ -5,15 +5,12 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -21,12 +18,8 @@ from rich.console import Console
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
-from smcp_service.settings import SettingsError
 from smcp_service.telemetry import open_telemetry
 from smcp_standalone import audit_command, keys_command, nats_server_conf, operator_commands, trace_command
-
-_REMOVALS: Final = 5
-"""A nats-server that is being stopped may write into a directory while it is removed."""
 
 if TYPE_CHECKING:
     from smcp_standalone.app import System
@@ -101,11 +94,6 @@ def run_up(
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
-    if config is not None:
-        try:
-            config.stat()
-        except OSError as error:
-            raise SettingsError(f"--config: {config}: cannot be read: {error.strerror}") from None
     from smcp_standalone import settings as up  # noqa: PLC0415 -- it takes a second to load, and other commands need none of it
 
     chosen = up.UpOptions(
@@ -122,14 +110,13 @@ def run_up(
     if check_config and data is not None:  # nothing is written there
         sample = data / up.SAMPLE
         chosen = replace(chosen, data=None, config=sample if config is None and sample.exists() else config)
-    with up.up_directory(chosen) as directory:
-        temporary = directory if chosen.data is None else None
-        _remove_when_interrupted(temporary)
+    with up.up_directory(chosen.data) as directory:
         settings = up.load_up_settings(chosen, directory)
         up.up_model(chosen)  # reports mistakes in `--hosts` before anything starts
         if not check_config:
             settings = up.with_key(settings, directory)
         from smcp_computer.config.inputs import take_secrets  # noqa: PLC0415 -- as the next one
+        from smcp_computer.mcp.process import kill_children  # noqa: PLC0415 -- as the next one
         from smcp_computer.mcp.reaper import hide_memory  # noqa: PLC0415 -- as the next one
         from smcp_standalone import app as system_app  # noqa: PLC0415 -- takes seconds to load; mistakes are reported before
 
@@ -152,7 +139,7 @@ def run_up(
             check_config=check_config,
             parts=tuple(each for each in (settings.registry, settings.computer, settings.mcp) if each is not None),
             options=up.OPTIONS,
-            at_once=partial(_end, temporary),
+            at_once=kill_children,
         )
 
 
@@ -175,25 +162,26 @@ def run_demo(
     ] = None,
 ) -> None:
     """Start everything, let an Agent call two public MCP servers, and show what came back."""
-    from smcp_standalone.demo import demo, demo_elsewhere, find_repository, until_stopped  # noqa: PLC0415 -- as for `up`
+    from smcp_computer.mcp.process import kill_children  # noqa: PLC0415 -- as for `up`
+    from smcp_standalone import demo  # noqa: PLC0415 -- as for `up`
+    from smcp_standalone.settings import up_directory  # noqa: PLC0415 -- as for `up`
 
     configure_logging("smcp-demo", level="warning")
     chosen = (repository or Path()).absolute()
     if url is None:
-        chosen = find_repository(chosen)
+        chosen = demo.find_repository(chosen)
 
-    with tempfile.TemporaryDirectory(prefix="smcp-demo-", ignore_cleanup_errors=True) as temporary:
-        directory = Path(temporary)
+    with up_directory(None) as directory:
 
         async def main(stop: asyncio.Event) -> int:
             console = Console()
             async with open_telemetry("smcp-demo"):
                 with plain_failures():
                     if url is None:
-                        return await until_stopped(stop, demo(console, chosen, directory))
-                    return await until_stopped(stop, demo_elsewhere(console, url, chosen, token))
+                        return await demo.until_stopped(stop, demo.demo(console, chosen, directory))
+                    return await demo.until_stopped(stop, demo.demo_elsewhere(console, url, chosen, token))
 
-        raise typer.Exit(run(main, at_once=partial(_end, directory)))
+        raise typer.Exit(run(main, at_once=kill_children))
 
 
 @app.command("nats-config")
@@ -207,28 +195,6 @@ def nats_config(
     typer.echo(f"{written.conf}  (start it with: nats-server -c {shlex.quote(str(written.conf))})")
     for name, path in written.credentials.items():
         typer.echo(f"{path}  (SMCP_NATS_CREDS for {name})")
-
-
-def _remove_when_interrupted(directory: Path | None) -> None:
-    """Until `serve_command` handles signals, remove the temporary directory with its credentials when one arrives."""
-
-    def end(number: int, _: object) -> None:
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
-        os._exit(128 + number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
-
-
-def _end(directory: Path | None) -> None:
-    """End at once: nothing that runs, and no credential, stays behind."""
-    from smcp_computer.mcp.process import kill_children  # noqa: PLC0415 -- as for `up`
-
-    kill_children()
-    for _ in range(_REMOVALS):
-        if directory is not None and directory.exists():
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _ready_line(system: "System") -> str:

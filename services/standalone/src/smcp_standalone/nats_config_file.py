@@ -9,31 +9,15 @@ from typing import Annotated, Any, Final
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
 from smcp_proto.member_names import Name, encode_name
 from smcp_proto.printable import did_you_mean
 from smcp_proto.validation import reason_of
 from smcp_service.settings import SettingsError
 
-_ADDRESS: Final = re.compile(r"(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?P<port>-1|[0-9]{1,5})")
+_ADDRESS: Final = r"(?!\$)(?:[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?:-1|[0-9]{1,4}|[1-6][0-9]{4})"
 _MAX_CREDENTIAL_TOKEN: Final = 120
 _MOST: Final = 1000
-
-
-def _address(value: str) -> str:
-    match = _ADDRESS.fullmatch(value)
-    if match is None or int(match["port"]) > 65535:
-        raise ValueError("has to be HOST:PORT, such as 127.0.0.1:4222")
-    return value
-
-
-def _advertised(value: str) -> str:
-    if not value.startswith("$"):
-        return _address(value)
-    if not re.fullmatch(r"\$[A-Za-z0-9_]{1,64}", value):
-        raise ValueError("a $VARIABLE stands alone, and has HOST:PORT as a whole")  # nats-server puts none into a text
-    return value
 
 
 def _credential(value: str) -> str:
@@ -66,8 +50,10 @@ def _of_form(pattern: str, said: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-Address = Annotated[str, AfterValidator(_address)]
-Advertised = Annotated[str, AfterValidator(_advertised)]
+Address = Annotated[str, _of_form(_ADDRESS, "HOST:PORT, such as 127.0.0.1:4222")]
+Advertised = Annotated[
+    str, _of_form(rf"{_ADDRESS}|\$[A-Za-z0-9_]{{1,64}}", "HOST:PORT, or a $VARIABLE alone with both")
+]
 CredentialId = Annotated[Name, AfterValidator(_credential)]
 Word = Annotated[str, _of_form("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, '_' or '-'")]
 FilePath = Annotated[str, _of_form(r"[^\x00-\x1f\x7f]+", "the path of a file")]
@@ -158,31 +144,19 @@ def _conflicts(model: NatsModel) -> dict[str, str]:
     return found
 
 
-_FIELDS: Final[Mapping[str, type[ComputerHost | JetStream | Cluster | Tls]]] = {
-    "computers": ComputerHost,
-    "jetstream": JetStream,
-    "cluster": Cluster,
-    "tls": Tls,
-}
-
-
 class NatsConfigError(SettingsError):
     """The file cannot be used; the message has a line for each problem, which names the field."""
+
+    def at(self, where: str) -> "NatsConfigError":
+        return NatsConfigError(*(f"{where}: {problem}" for problem in self.problems))
 
 
 def parse_model(text: str) -> NatsModel:
     """Read the YAML of `smcp nats-config`. Raises `NatsConfigError` with all that is wrong."""
     try:
         data = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        raise NatsConfigError(f"not YAML: {where}{error.problem}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # the last: of what looks like a date and is none
         raise NatsConfigError(f"not YAML: {' '.join(str(error).split())}") from None
-    except (RecursionError, ValueError):
-        # The second: of something that looks like a date and is none.
-        raise NatsConfigError("not YAML that can be read") from None
     if not isinstance(data, dict):
         raise NatsConfigError("not a YAML mapping with offices, registries, gateways, computers")
     return model_of(data)
@@ -193,17 +167,9 @@ def model_of(data: Mapping[Any, Any]) -> NatsModel:
         model = NatsModel.model_validate(data)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
-        found = {".".join(map(str, item["loc"])): _why(item) for item in details}
+        found = {".".join(map(str, item["loc"])): reason_of(item) for item in details}
     else:
         found = _conflicts(model)
         if not found:
             return model
     raise NatsConfigError(*(f"{path}: {why}" for path, why in found.items()))
-
-
-def _why(error: ErrorDetails) -> str:
-    if error["type"] not in ("extra_forbidden", "invalid_key"):
-        return reason_of(error)
-    *above, key = error["loc"]
-    model = _FIELDS.get(str(above[0]), NatsModel) if above else NatsModel
-    return f"is no field of this file{did_you_mean(str(key), model.model_fields)}"

@@ -247,15 +247,13 @@ class Written:
 
 def read_model(path: Path) -> NatsModel:
     try:
-        text = path.read_text(encoding="utf-8")
+        return parse_model(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise NatsConfigError(f"{path}: is no UTF-8 text") from None
     except OSError as error:
         raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    try:
-        return parse_model(text)
     except NatsConfigError as error:
-        raise NatsConfigError(*(f"{path}: {problem}" for problem in error.problems)) from None
+        raise error.at(str(path)) from None
 
 
 def credential_path(out: Path, name: str) -> Path:

@@ -91,9 +91,10 @@ class UpSettings:
 
 
 @contextmanager
-def up_directory(options: UpOptions) -> Iterator[Path]:
-    """The directory of this run: `options.data`, locked for this process, or a temporary one."""
-    if options.data is None:
+def up_directory(data: Path | None) -> Iterator[Path]:
+    """The directory of this run: `data`, locked for this process, or a temporary one, which the next run removes where
+    this one is killed."""
+    if data is None:
         _remove_leftovers()
         with (
             tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True) as directory,
@@ -104,20 +105,20 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
             yield Path(directory)
         return
     try:
-        options.data.mkdir(parents=True, exist_ok=True)
-        lock = (options.data / "lock").open("w")
+        data.mkdir(parents=True, exist_ok=True)
+        lock = (data / "lock").open("w")
     except OSError as error:
-        raise SettingsError(f"--data: {options.data} cannot be used: {error.strerror}") from error
+        raise SettingsError(f"--data: {data} cannot be used: {error.strerror}") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise Failure(f"--data: another smcp up runs in {options.data}") from error
-        yield options.data
+            raise Failure(f"--data: another smcp up runs in {data}") from error
+        yield data
 
 
 def _remove_leftovers() -> None:
-    """Remove the temporary directories of this user's runs that were killed: nobody holds their locks."""
+    """Nobody holds the locks of runs that were killed."""
     for path in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
         with suppress(OSError):
             if path.lstat().st_uid == os.getuid():
@@ -164,24 +165,21 @@ def with_key(settings: UpSettings, directory: Path) -> UpSettings:
 def up_model(options: UpOptions) -> NatsModel:
     """The permissions of this run's nats-server: for the services in this process and the hosts in `--hosts`."""
     model = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
-    if options.hosts is not None:
-        try:
-            model = read_model(options.hosts)
-        except NatsConfigError as error:
-            raise NatsConfigError(*(f"--hosts: {problem}" for problem in error.problems)) from None
     local = {"credential": COMPUTER, "office": options.office, "names": [options.name]}
-    whole = {
-        **model.model_dump(),
-        "offices": list(dict.fromkeys([options.office, *model.offices])),
-        "registries": [REGISTRY, *model.registries],
-        "gateways": [GATEWAY, *model.gateways],
-        "operators": [OPERATOR, *model.operators],
-        "computers": [local, *(host.model_dump() for host in model.computers)],
-    }
     try:
+        if options.hosts is not None:
+            model = read_model(options.hosts)
+        whole = {
+            **model.model_dump(),
+            "offices": list(dict.fromkeys([options.office, *model.offices])),
+            "registries": [REGISTRY, *model.registries],
+            "gateways": [GATEWAY, *model.gateways],
+            "operators": [OPERATOR, *model.operators],
+            "computers": [local, *(host.model_dump() for host in model.computers)],
+        }
         return model_of(whole)  # a credential may be called like one of ours
     except NatsConfigError as error:
-        raise NatsConfigError(*(f"--hosts: {options.hosts}: {problem}" for problem in error.problems)) from None
+        raise error.at("--hosts") from None
 
 
 def _configuration(path: Path) -> ComputerConfig:
