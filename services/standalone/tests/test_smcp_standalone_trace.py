@@ -112,23 +112,17 @@ async def test_a_trace_is_printed_as_a_tree() -> None:
         "      2.0 ms       5.0 ms    └ process call  [smcp-computer 7]",
         "      3.0 ms       5.0 ms      └ tools/call fail  [smcp-computer 7]  ERROR tool_error",
         "      7.0 ms       5.0 ms  cancel  [smcp-gateway gateway-1]",
-        " " * 29 + "→ span 0000000000000001",
     ]
     assert link == f"{url}/trace/{REQ_ID}"
 
 
-async def test_json_lists_the_spans_in_the_order_of_the_tree() -> None:
+async def test_json_is_what_the_store_has_and_the_link() -> None:
     async with served(jaeger_routes(a_trace())) as url:
         shown = await run_trace(url, REQ_ID, "--json")
     told = json.loads(shown.stdout)
     (trace,) = told["traces"]
-    assert (told["req_id"], trace["trace_id"], trace["url"]) == (REQ_ID, REQ_ID, f"{url}/trace/{REQ_ID}")
-    assert [(each["depth"], each["kind"]) for each in trace["spans"]] == [
-        (0, "SERVER"), (1, "PRODUCER"), (2, "CONSUMER"), (3, "CLIENT"), (0, "SERVER"),
-    ]  # fmt: skip
-    assert [each["error"] for each in trace["spans"]] == [None, None, None, "tool_error", None]
-    assert trace["spans"][3]["parent_span_id"] == trace["spans"][2]["span_id"]
-    assert trace["spans"][0]["events"][0]["name"] == "moving"
+    assert (told["req_id"], trace["traceID"], trace["url"]) == (REQ_ID, REQ_ID, f"{url}/trace/{REQ_ID}")
+    assert {each["operationName"] for each in trace["spans"]} == {each["name"] for each in a_trace()}
 
 
 @pytest.mark.parametrize("req_id", ["order 7/α", "0" * 32, REQ_ID.upper(), "x" * 10_000])
@@ -161,7 +155,7 @@ async def test_names_from_the_store_cannot_write_to_the_terminal() -> None:
     assert len(shown.stdout.splitlines()) == 4
     assert not {"\x1b", "\u202e"} & set(shown.stdout + as_json.stdout)
     assert max(map(len, shown.stdout.splitlines())) < 1000
-    assert json.loads(as_json.stdout)["traces"][0]["spans"][0]["name"] == evil
+    assert json.loads(as_json.stdout)["traces"][0]["spans"][0]["operationName"] == evil
 
 
 async def test_a_span_whose_parent_is_missing_is_shown_and_said_so() -> None:
@@ -189,6 +183,7 @@ def answering(body: bytes, kind: str, status: int = 200) -> list[web.RouteDef]:
         (answering(b"", "text/plain", 401), "answers with the status 401"),
         (answering(b'{"data":null}', "application/json", 404), "has no trace of"),
         (answering(b"[]", "application/json"), "does not answer with Jaeger's JSON"),
+        (answering(b'{"data": 7}', "application/json"), "does not answer with Jaeger's JSON"),
     ],
 )
 async def test_a_store_without_the_trace_is_one_line(routes: list[web.RouteDef], said: str, req_id: str) -> None:
@@ -207,20 +202,19 @@ async def test_what_is_no_req_id_is_wrong_usage_and_no_store_is_asked(req_id: st
     assert "REQ_ID: is empty, or holds a control character" in shown.stderr
 
 
-FOLLOWS = {"refType": "FOLLOWS_FROM", "traceID": "a"}
+CHILD = {"refType": "CHILD_OF", "traceID": "a"}
 SPAN = {"traceID": "a", "spanID": "b", "operationName": "x", "startTime": 1, "duration": 1}
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        {"data": [{"spans": [{}]}]},
-        {"data": 7},
-        {"data": [{"processes": {}, "spans": [SPAN | {"startTime": math.inf}]}]},
-        {"data": [{"processes": {}, "spans": [SPAN | {"duration": 10**400}]}]},
-        {"data": [{"processes": {}, "spans": [SPAN | {"spanID": {}}]}]},
-        {"data": [{"processes": {}, "spans": [SPAN | {"parentSpanID": [1]}]}]},
-        {"data": [{"processes": {}, "spans": [SPAN | {"references": [{**FOLLOWS, "spanID": 7}]}]}]},
+        {"data": [{"traceID": "a", "spans": [{}]}]},
+        {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"startTime": math.inf}]}]},
+        {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"duration": 10**400}]}]},
+        {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"spanID": {}}]}]},
+        {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"parentSpanID": [1]}]}]},
+        {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"references": [{**CHILD, "spanID": 7}]}]}]},
     ],
 )
 async def test_json_of_another_shape_is_one_line(body: Any) -> None:
@@ -232,7 +226,7 @@ async def test_json_of_another_shape_is_one_line(body: Any) -> None:
 
 async def test_a_tag_whose_key_is_no_text_is_shown_as_one() -> None:
     logs = [{"timestamp": 1, "fields": [{"key": 7, "value": "seven"}]}]
-    body = {"data": [{"processes": {}, "spans": [SPAN | {"logs": logs}]}]}
+    body = {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"logs": logs}]}]}
     async with served(answering(json.dumps(body).encode(), "application/json")) as url:
         shown = await run_trace(url, REQ_ID)
     assert shown.exit_code == 0

@@ -47,12 +47,10 @@ class Event(NamedTuple):
 class Span(NamedTuple):
     """Names and values are as they were recorded: they are made printable where they are printed."""
 
-    trace_id: str
     id: str
     parent: str
     """Empty: it has none."""
     name: str
-    kind: str
     process: str
     start_ns: int
     duration_ns: int
@@ -60,8 +58,6 @@ class Span(NamedTuple):
     """`error.type`, or a sentence; None: it did not fail."""
     attributes: Mapping[str, Any]
     events: list[Event]
-    links: list[tuple[str, str]]
-    """Trace and span that it is linked to."""
 
 
 class _Row(NamedTuple):
@@ -85,15 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("REQ_ID: is empty, or holds a control character")
     url = _checked(given.url).rstrip("/")
     traces = _find(url, given.req_id)
-    links = {trace_id: f"{url}/trace/{trace_id}" for trace_id in traces}
-    if given.json:
-        found = [
-            {"trace_id": trace_id, "url": links[trace_id], "spans": [_as_json(row) for row in _rows(spans)]}
-            for trace_id, spans in traces.items()
-        ]
-        said = printable_json({"req_id": given.req_id, "traces": found})
-    else:
-        said = "\n\n".join("\n".join(_lines(spans, links[trace_id])) for trace_id, spans in traces.items())
+    try:
+        links = [f"{url}/trace/{_id(trace['traceID'], 32)}" for trace in traces]
+        if given.json:
+            found = [{"url": link, **trace} for link, trace in zip(links, traces, strict=True)]
+            said = printable_json({"req_id": given.req_id, "traces": found})
+        else:
+            said = "\n\n".join("\n".join(_lines(*each)) for each in zip(traces, links, strict=True))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+        _fail(f"{url} answers with JSON that is not Jaeger's")
     sys.stdout.write(f"{said}\n")
 
 
@@ -115,12 +111,11 @@ def _checked(url: str) -> str:
     return url
 
 
-def _find(url: str, req_id: str) -> dict[str, list[Span]]:
-    """By trace id."""
-    if _TRACE_ID.fullmatch(req_id) and int(req_id, 16) and (traces := _traces(url, f"/api/traces/{req_id}")):
+def _find(url: str, req_id: str) -> Sequence[Any]:
+    """As the store gives them."""
+    if _TRACE_ID.fullmatch(req_id) and int(req_id, 16) and (traces := _get(url, f"/api/traces/{req_id}")):
         return traces
-    names = _get(url, "/api/services").get("data")
-    services = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    services = [name for name in _get(url, "/api/services") if isinstance(name, str)]
     now = time.time()
     query = {
         "tags": json.dumps({"smcp.req_id": req_id[:LONGEST_TAG]}),
@@ -129,23 +124,22 @@ def _find(url: str, req_id: str) -> dict[str, list[Span]]:
         "end": int((now + 60) * 1e6),
     }
     for service in sorted(services, key=lambda name: (not name.startswith("smcp"), name)):
-        if traces := _traces(url, f"/api/traces?{urlencode({**query, 'service': service})}"):
+        if traces := _get(url, f"/api/traces?{urlencode({**query, 'service': service})}"):
             return traces
     _fail(f"{url} has no trace of {_short(req_id)!r}: it was not sampled, is not exported yet, or is no longer kept")
 
 
-def _get(url: str, path: str) -> dict[str, Any]:
-    """The JSON object of an answer, empty for a 404."""
+def _get(url: str, path: str) -> list[Any]:
+    """What is in `data` of an answer; nothing for a 404."""
     request = Request(f"{url}{path}", headers={"Accept": "application/json"})  # noqa: S310 -- http(s) only, see `_checked`
-    missing = False
     try:
         # As our other clients: without the proxies of the environment.
         with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_S) as response:
             body = response.read(MAX_BYTES + 1)
     except HTTPError as error:
         with error:
-            missing, body = error.code == 404, error.read(MAX_BYTES)
-        if not missing:
+            body = error.read(MAX_BYTES)
+        if error.code != 404:
             _fail(f"{url} answers with the status {error.code} of HTTP")
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
@@ -157,54 +151,32 @@ def _get(url: str, path: str) -> dict[str, Any]:
         answer = json.loads(body)
     except (ValueError, RecursionError):
         answer = None
-    if not isinstance(answer, dict):
+    if not isinstance(answer, dict) or not isinstance(data := answer.get("data") or [], list):
         _fail(f"{url} does not answer with Jaeger's JSON; is it Jaeger's query port?")
-    return {} if missing else answer
+    return data
 
 
-def _traces(url: str, path: str) -> dict[str, list[Span]]:
-    """By their ids; none: the store does not have it."""
-    traces: dict[str, list[Span]] = {}
-    try:
-        for trace in _get(url, path).get("data") or ():
-            for span in trace["spans"]:
-                parsed = _parsed(span, trace["processes"])
-                traces.setdefault(parsed.trace_id, []).append(parsed)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
-        _fail(f"{url} answers with JSON that is not Jaeger's")
-    return traces
-
-
-def _parsed(span: Mapping[str, Any], processes: Mapping[str, Any]) -> Span:
-    trace_id = _id(span["traceID"], 32)
+def _parsed(span: Mapping[str, Any], trace_id: str, processes: Mapping[str, Any]) -> Span:
     process = processes.get(span.get("processID", "")) or {}
-    attributes = _tags(span.get("tags"))
-    parent, links = span.get("parentSpanID") or "", []
-    parent = parent and _id(parent, 16)
+    attributes, parent = _tags(span.get("tags")), span.get("parentSpanID") or ""
     for reference in span.get("references") or ():
-        of_trace, of_span = _id(reference["traceID"], 32), _id(reference["spanID"], 16)
-        if reference["refType"] == "CHILD_OF" and of_trace == trace_id and not parent:
-            parent = of_span
-        else:
-            links.append((of_trace, of_span))
-    failed = attributes.pop("error", False) in (True, "true") or attributes.get("otel.status_code") == "ERROR"
+        if reference["refType"] == "CHILD_OF" and reference["traceID"] == trace_id:
+            parent = parent or reference["spanID"]
+    failed = attributes.get("error") in (True, "true") or attributes.get("otel.status_code") == "ERROR"
     events = []
     for log in span.get("logs") or ():
         fields = _tags(log.get("fields"))
         events.append(Event(_ns(log["timestamp"]), str(fields.pop("event", "event")), fields))
     return Span(
-        trace_id,
         _id(span["spanID"], 16),
-        parent,
+        parent and _id(parent, 16),
         str(span["operationName"]),
-        str(attributes.pop("span.kind", "internal")).upper(),
         _process(str(process.get("serviceName", "")), _tags(process.get("tags"))),
         _ns(span["startTime"]),
         _ns(span["duration"]),
         str(attributes.get("error.type", "failed")) if failed else None,
         attributes,
         events,
-        links,
     )
 
 
@@ -250,48 +222,27 @@ def _rows(spans: Iterable[Span]) -> Iterator[_Row]:
             branch, bar = "├ ", "│ "
 
 
-def _as_json(row: _Row) -> dict[str, Any]:
-    span = row.span
-    return {
-        "depth": row.depth,
-        "name": span.name,
-        "kind": span.kind,
-        "process": span.process,
-        "span_id": span.id,
-        "parent_span_id": span.parent or None,
-        "start": _time(span.start_ns),
-        "duration_ms": round(span.duration_ns / 1e6, 3),
-        "error": span.error,
-        "attributes": span.attributes,
-        "events": [{"at": _time(at), "name": name, "attributes": attributes} for at, name, attributes in span.events],
-        "links": [{"trace_id": trace_id, "span_id": span_id} for trace_id, span_id in span.links],
-    }
-
-
-def _lines(spans: Sequence[Span], link: str) -> Iterator[str]:
+def _lines(trace: Mapping[str, Any], link: str) -> Iterator[str]:
+    spans = [_parsed(span, trace["traceID"], trace["processes"]) for span in trace["spans"]]
     begin = min(span.start_ns for span in spans)
     length = max(span.start_ns + span.duration_ns for span in spans) - begin
     errors = sum(span.error is not None for span in spans)
     processes = len({span.process for span in spans})
     yield (
-        f"trace {spans[0].trace_id}  {_time(begin)}  {_ms(length)}  "
+        f"trace {_id(trace['traceID'], 32)}  {_time(begin)}  {_ms(length)}  "
         f"spans: {len(spans)}  processes: {processes}  errors: {errors}"
     )
-    for row in _rows(spans):
-        span = row.span
-        words = [f"{row.before}{_short(span.name)}", f"[{_short(span.process)}]"]
+    for span, depth, before, below in _rows(spans):
+        words = [f"{before}{_short(span.name)}", f"[{_short(span.process)}]"]
         if span.error is not None:
             words.append(f"ERROR {_short(span.error)}")
         words += [f"{name}={_short(str(span.attributes[name]))}" for name in _SHOWN if name in span.attributes]
-        if span.parent and not row.depth:
+        if span.parent and not depth:
             words.append("(its parent is not in the store)")
         yield f"{_ms(span.start_ns - begin):>12} {_ms(span.duration_ns):>12}  {'  '.join(words)}"
         for at, name, attributes in span.events:
             about = "".join(f"  {_short(key)}={_short(str(value))}" for key, value in attributes.items())
-            yield f"{_ms(at - begin):>12} {'':>12}  {row.below}  · {_short(name)}{about}"
-        for trace_id, span_id in span.links:
-            where = "" if trace_id == span.trace_id else f" of trace {trace_id}"
-            yield f"{'':>12} {'':>12}  {row.below}  → span {span_id}{where}"
+            yield f"{_ms(at - begin):>12} {'':>12}  {below}  · {_short(name)}{about}"
     yield link
 
 
