@@ -116,7 +116,7 @@ async def test_only_configured_algorithms_are_accepted() -> None:
         (forged({"alg": "none", "kid": "rsa"}, RSA.token()), "'none'"),
         (forged({"alg": "HS512" * 100, "kid": "rsa"}, RSA.token()), "'HS512HS512"),
         (RSA.token(kid="another\nkey"), r"no key 'another\nkey' for RS256"),
-        (signing_key("rsa 2", "RS256").token(kid="rsa"), "signature"),
+        (signing_key("rsa 2", "RS256").token(kid="rsa"), "Signature"),
     ],
 )
 async def test_the_reason_for_refusing_a_token_is_only_in_the_log(token: str, why: str) -> None:

@@ -68,15 +68,6 @@ def test_a_key_is_printed_once_listed_without_itself_and_removed(path: Path) -> 
     assert (again.returncode, "no key" in again.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("how", [[], ["--json"]])
-def test_a_key_that_cannot_be_printed_is_removed_again(path: Path, how: list[str]) -> None:
-    add = born(SMCP, "keys", "add", "-f", str(path), *ANY, "--office", "*", *how, knows=COMMANDS)
-    with Path("/dev/full").open("wb") as full:
-        made = subprocess.run(add, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    said = "error: the key cannot be printed, so it was removed again: No space left on device\n"
-    assert (made.returncode, made.stderr, key_file.read(path)) == (1, said, ())
-
-
 def test_programs_get_json(path: Path) -> None:
     made = json.loads(keys("add", "-f", str(path), *ANY, "--office", "*", "--json").stdout)
     assert made["key"].startswith(f"smcp_{made['id']}_")

@@ -3,10 +3,8 @@
 `smcp_bus.audit` says what a record holds. A record is checked as the bytes that were written.
 """
 
-import codecs
 import csv
 import io
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -31,8 +29,6 @@ _CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id
 _NUMBER: Final = ("writer", "seq")
 _INCONCLUSIVE: Final = ("broken_off", "503")
 """Outcomes of an attempt after which our SDK repeats a call: its Agent has not learned what became of it."""
-_AROUND: Final = codecs.BOM_UTF8 + b" \r\n"
-"""What an editor may put around a record; none begins or ends so."""
 COLUMNS: Final = (
     *FIELDS,
     *("trace_id", "address", "event", "why", "request_bytes", "reply_bytes", "source", "writer", "seq", "lost", "by"),
@@ -98,28 +94,22 @@ def read_file(path: Path) -> Iterator[Line]:
     """The records of a file and of the former ones, the oldest first. Raises SettingsError: it cannot be read."""
     with ExitStack() as stack:
         opened: list[tuple[Path, BinaryIO]] = []
-        number = 0
+        name = path
         try:
             # The newest first, and all before one is read: a rotation meanwhile moves files to where they are looked
             # for next, so that one may come twice and none is skipped.
-            while number <= KEPT or former(path, number).exists():
+            for name in (former(path, number) for number in range(KEPT + 1)):
                 with suppress(FileNotFoundError):
-                    file = stack.enter_context(former(path, number).open("rb"))
-                    if not any(os.path.sameopenfile(file.fileno(), other.fileno()) for _, other in opened):
-                        opened.append((former(path, number), file))
-                number += 1
-        except OSError as error:
-            raise SettingsError(f"{former(path, number)}: cannot be read: {error.strerror or error}") from None
-        if not opened:
-            raise SettingsError(f"--file (SMCP_AUDIT_FILE): {path}: cannot be read: there is no such file")
-        for name, lines in reversed(opened):
-            try:
+                    opened.append((name, stack.enter_context(name.open("rb"))))
+            if not opened:
+                raise SettingsError(f"--file (SMCP_AUDIT_FILE): {path}: cannot be read: there is no such file")
+            for name, lines in reversed(opened):
                 for count, raw in enumerate(lines, 1):
-                    if record := raw.strip(_AROUND):
+                    if record := raw.strip():
                         cut = "" if raw.endswith(b"\n") else " (cut in the middle)"
                         yield Line(record, f"{name}, line {count}{cut}")
-            except OSError as error:
-                raise SettingsError(f"{name}: cannot be read: {error.strerror or error}") from None
+        except OSError as error:
+            raise SettingsError(f"{name}: cannot be read: {error.strerror or error}") from None
 
 
 class Duplicates:

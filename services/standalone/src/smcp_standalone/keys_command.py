@@ -20,7 +20,7 @@ from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError, describe
 from smcp_bus.callers import ANY
 from smcp_bus.nats.bus import open_bus
-from smcp_proto.validation import reason_of
+from smcp_proto.validation import malformed
 from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import configure_logging
@@ -103,19 +103,13 @@ def add(
             quota=UNLIMITED if delegates else None,
         )
     except ValidationError as error:
-        raise SettingsError(*_problems(error)) from None
+        wrong = malformed(error).details
+        raise SettingsError(f"--{wrong['field'].partition('.')[0].removesuffix('s')}: {wrong['reason']}") from None
     _recorded("added", [entry], lambda: key_file.add(file, entry))
-    try:
-        typer.echo(json.dumps({"key": key, **_shown(entry)}, ensure_ascii=False) if as_json else key)
-    except OSError as error:  # a full disk, or a closed pipe
-        _recorded("removed", [entry], lambda: key_file.remove(file, entry.id))
-        raise Failure(f"the key cannot be printed, so it was removed again: {error.strerror}") from None
-    if as_json:
-        return
-    typer.echo(
-        f"{file} has its hash, under the id {entry.id}. The key is shown this once; its holder sets SMCP_TOKEN to it.",
-        err=True,
-    )
+    typer.echo(json.dumps({"key": key, **_shown(entry)}, ensure_ascii=False) if as_json else key)
+    if not as_json:
+        said = f"{file} has its hash, under the id {entry.id}. The key is shown this once"
+        typer.echo(f"{said}; its holder sets SMCP_TOKEN to it.", err=True)
 
 
 @app.command("list")
@@ -184,18 +178,6 @@ def _until(text: str) -> datetime:
     if until <= datetime.now(UTC):
         raise SettingsError(f"--expires: {text!r} is over already")
     return until.replace(microsecond=0)
-
-
-def _problems(error: ValidationError) -> list[str]:
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    wrong_inside = {each["loc"][0] for each in found if len(each["loc"]) > 1}
-    problems = []
-    for each in found:
-        field = str(each["loc"][0])
-        if each["type"] == "too_short" and field in wrong_inside:
-            continue  # pydantic counts what was right
-        problems.append(f"--{field.removesuffix('s')}: {reason_of(each)}")
-    return problems
 
 
 def _shown(entry: KeyEntry) -> dict[str, Any]:
