@@ -130,11 +130,11 @@ async def test_a_registry_without_a_whole_view_gives_no_share(nats_url: str) -> 
     async with open_bus(BusConfig(url=nats_url)) as bus:
         leases = Leases((await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).leases, lease_s=10)
         assert await share(leases) is None
-        leases.reset([change("other", gateway(30).model_dump_json().encode())], 1)
+        leases.reset([change("other", gateway(30).model_dump_json().encode())])
         assert await share(leases) == 20
         leases.unsynced()
         assert await share(leases) is None
-        leases.reset([], 2)
+        leases.reset([])
         assert await share(leases) == 10, "the other's lease is not there any more"
 
 
@@ -144,7 +144,7 @@ async def test_an_unreadable_or_expired_lease_does_not_count_for_the_fair_share(
 ) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         leases = Leases((await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).leases, lease_s=10)
-        leases.reset([change("other", gateway(30).model_dump_json().encode())], 1)
+        leases.reset([change("other", gateway(30).model_dump_json().encode())])
         leases.apply(change("other", value, 2))
         assert await share(leases) == 10
 

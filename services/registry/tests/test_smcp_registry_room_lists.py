@@ -69,7 +69,7 @@ async def test_a_room_list_equals_the_view_after_every_change(steps: list[Step])
         one = change(step, revision)
         changes[one.key] = one
         if step.what == "all anew":  # the watch was lost, and begins with all entries again
-            view.reset(list(changes.values()), revision)
+            view.reset(list(changes.values()))
         else:
             view.apply(one)
         for office in ("lab", "fab"):
@@ -79,11 +79,11 @@ async def test_a_room_list_equals_the_view_after_every_change(steps: list[Step])
 async def test_a_replaced_bucket_shows_no_entries_of_the_lost_one() -> None:
     view = MembersView()
     joined = change(Step("lab", "old", "other", "joined"), 7)
-    view.reset([joined], 7)
+    view.reset([joined])
     assert {name for name, _ in shown(view, "lab")} == {"old"}
-    view.reset([Change(joined.key, record(Step("lab", "old", "own", "joined")).model_dump_json().encode(), 7)], 7)
+    view.reset([Change(joined.key, record(Step("lab", "old", "own", "joined")).model_dump_json().encode(), 7)])
     assert shown(view, "lab") == held(view, "lab") != set()
-    view.reset([], 0)
+    view.reset([])
     assert shown(view, "lab") == set()
 
 

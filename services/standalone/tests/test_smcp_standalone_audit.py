@@ -383,7 +383,7 @@ def test_follow_says_that_it_reads_no_file(path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("SMCP_AUDIT_FILE", str(path))
     found = audit("follow")
     assert found.returncode == 2
-    assert "SMCP_AUDIT_FILE: follow reads NATS alone" in found.stderr
+    assert "SMCP_AUDIT_FILE): follow reads NATS alone" in found.stderr
 
 
 async def test_a_date_is_a_time_in_utc(path: Path) -> None:

@@ -59,8 +59,8 @@ class View:
         """The view may be outdated: the connection is down, or the watch begins anew."""
         self._synced.clear()
 
-    def reset(self, entries: Sequence[Change], revision: int) -> None:
-        """All entries as of `revision` of the bucket; what was known before is no longer true."""
+    def reset(self, entries: Sequence[Change]) -> None:
+        """All entries of the bucket; what was known before is no longer true."""
         self._synced.set()
 
     def apply(self, change: Change) -> None:
@@ -99,7 +99,7 @@ async def _empty_lost(js: JetStreamContext, views: Mapping[str, View]) -> None:
             lost.append(bucket)
     for bucket in lost:
         _log.error("the bucket %s is gone; it is made anew, empty", bucket)
-        views[bucket].reset([], 0)
+        views[bucket].reset([])
         views[bucket].unsynced()
 
 
@@ -170,10 +170,8 @@ class _Reader:
     def caught_up(self) -> None:
         if self._snapshot is None:
             return
-        entries = list(self._snapshot.values())
-        self._snapshot = None
-        # not the stream's last sequence: the consumer may follow a replica that has not come as far
-        self._view.reset(entries, max((entry.revision for entry in entries), default=0))
+        entries, self._snapshot = list(self._snapshot.values()), None
+        self._view.reset(entries)
 
 
 class ConnectionWatch:
@@ -190,9 +188,9 @@ class ConnectionWatch:
         """Seconds."""
         return 0.0 if self._since is None else self._loop.time() - self._since
 
-    def begin_anew(self, why: str) -> None:
+    def begin_anew(self) -> None:
         """Count from now: nothing may be concluded from what was not seen while this process was suspended."""
-        _log.warning("the connection counts as new from now on: %s", why)
+        _log.warning("the connection counts as new from now on: this process was suspended")
         if self._since is not None:
             self._since = self._loop.time()
 

@@ -59,12 +59,12 @@ class Leases(View):
     def __len__(self) -> int:
         return len(self._leases)
 
-    def reset(self, entries: Sequence[Change], revision: int) -> None:
+    def reset(self, entries: Sequence[Change]) -> None:
         before = self._leases.keys()
         self._leases = {entry.key: (entry.revision, _renewal(entry.value)) for entry in entries if entry.value}
         if before - self._leases.keys():
             self.ran_out.set()
-        super().reset(entries, revision)
+        super().reset(entries)
 
     def apply(self, change: Change) -> None:
         if change.value:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from typing import NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -39,11 +40,10 @@ class Entry:
         return session_info(self.record).model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
+class Tombstone(NamedTuple):
     revision: int
     seen: float
-    """Loop time (seconds) at which this registry saw it first."""
+    """Loop time (seconds) at which this registry saw it, or read its view anew."""
 
 
 class MembersView(View):
@@ -65,14 +65,14 @@ class MembersView(View):
         self._awaited_until = 0.0
         self.revision = 0
 
-    def reset(self, entries: Sequence[Change], revision: int) -> None:
+    def reset(self, entries: Sequence[Change]) -> None:
         self._expect_back(self._entries.keys() - {change.key for change in entries})
-        tombstones = self._tombstones
         self._entries, self._offices, self._tombstones = {}, {}, {}
         for change in entries:
-            self._put(change, tombstones.get(change.key))
-        self._reach(revision)
-        super().reset(entries, revision)
+            self._put(change)
+        # not the stream's last sequence: the consumer may follow a replica that has not come as far
+        self._reach(max((change.revision for change in entries), default=0))
+        super().reset(entries)
 
     def apply(self, change: Change) -> None:
         self._tombstones.pop(change.key, None)
@@ -82,7 +82,7 @@ class MembersView(View):
             del office[change.key]
             if not office:
                 del self._offices[entry.record.office]
-        self._put(change, None)
+        self._put(change)
         self._reach(change.revision)
 
     def forget_tombstone(self, key: str, revision: int) -> None:
@@ -143,15 +143,13 @@ class MembersView(View):
             return False
         return True
 
-    def _put(self, change: Change, known: Tombstone | None) -> None:
+    def _put(self, change: Change) -> None:
         record = parse_record(change.value, key=change.key)
         if record is None:
             return
         self._awaited.get(record.office, set()).discard(change.key)
         if not record.is_member:
-            if known is None or known.revision != change.revision:
-                known = Tombstone(change.revision, self._loop.time())
-            self._tombstones[change.key] = known
+            self._tombstones[change.key] = Tombstone(change.revision, self._loop.time())
             return
         entry = Entry(record, change.revision)
         self._entries[change.key] = entry

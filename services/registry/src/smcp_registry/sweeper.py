@@ -103,7 +103,7 @@ class Sweeper:
             pass
         ran_out.clear()
         if self._loop.time() - asleep_since > pause + self.lease_s / 2:
-            self.connection.begin_anew("this process was suspended")
+            self.connection.begin_anew()
 
     async def _sweep(self, process: Process, keys: list[str]) -> None:
         try:

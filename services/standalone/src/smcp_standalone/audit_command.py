@@ -71,8 +71,9 @@ Since = Annotated[
 AsCsv = Annotated[bool, typer.Option("--csv", help="As CSV, for a spreadsheet.")]
 
 
-@app.command("list")
-def list_records(
+@app.command("list", help="Show the records, the oldest first.")
+@app.command("follow", help="Show records as they are made, until ctrl-C. They come from NATS.")
+def show_records(
     context: typer.Context,
     file: File = None,
     office: Office = None,
@@ -85,39 +86,20 @@ def list_records(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Show the records, the oldest first."""
-    shown = _Shown(context)
+    shown, follows = _Shown(context), context.info_name == "follow"
+    if follows and file is not None:
+        raise SettingsError(f"--file (SMCP_AUDIT_FILE): follow reads NATS alone; use tail -F {file}")
 
     async def main(stop: asyncio.Event) -> None:
+        if follows:
+            await _follow(shown.wanted, shown.take, stop, "following; ctrl-C ends it")
+            return
         async for line in _lines(file, shown.wanted):
             shown.expect(line)
         async for line in _lines(file, shown.wanted):
             shown.take(line)
         if not shown.any:
             typer.echo("no record matches", err=True)
-
-    _run(main)
-
-
-@app.command("follow")
-def follow(
-    context: typer.Context,
-    office: Office = None,
-    subject: Subject = None,
-    tool: Tool = None,
-    outcome: Outcome = None,
-    kind: KindOf = None,
-    req_id: ReqId = None,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
-) -> None:
-    """Show records as they are made, until ctrl-C. They come from NATS."""
-    if given := os.environ.get("SMCP_AUDIT_FILE"):
-        raise SettingsError(f"SMCP_AUDIT_FILE: follow reads NATS alone; use tail -F {given}")
-    shown = _Shown(context)
-
-    async def main(stop: asyncio.Event) -> None:
-        await _follow(shown.wanted, shown.take, stop, "following; ctrl-C ends it")
 
     _run(main)
 
@@ -256,7 +238,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
     kind = chosen["kind"]
     if kind is not None and kind not in (kinds := get_args(Kind)):
         raise SettingsError(f"--kind: {kind!r} is none of {', '.join(kinds)}")
-    since = None if given.get("since") is None else parse_time("--since", given["since"], -1)
+    since = None if given["since"] is None else parse_time("--since", given["since"], -1)
     return Wanted(**chosen, since=since)
 
 
