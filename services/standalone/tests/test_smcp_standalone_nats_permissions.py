@@ -189,7 +189,7 @@ class Followed(View):
         super().__init__()
         self.entries: dict[str, int] = {}
 
-    def reset(self, entries: Sequence[Change], revision: int) -> None:
+    def reset(self, entries: Sequence[Change]) -> None:
         self.entries = {entry.key: len(entry.value or b"") for entry in entries}
 
     def apply(self, change: Change) -> None:

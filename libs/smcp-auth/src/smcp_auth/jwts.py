@@ -173,7 +173,10 @@ class Jwks:
                     keys = read_key_set(await self._load())
             except (OSError, TimeoutError, aiohttp.ClientError, BadKeySet) as error:
                 if not self._failed:
-                    _log.warning("the keys of the tokens' issuer cannot be fetched: %s", _reason(error))
+                    _log.warning(
+                        "the keys of the tokens' issuer cannot be fetched: %s",
+                        str(error) or f"no answer within {FETCH_S:g} s",
+                    )
                 self._failed = True
             else:
                 if self._failed or self._fetched_at == -math.inf:
@@ -187,9 +190,8 @@ def from_url(url: str) -> Load:
     """Loads the set over HTTP, with a new connection each time. Redirects are not followed."""
 
     async def load() -> bytes:
-        timeout = aiohttp.ClientTimeout(total=FETCH_S)
         async with (
-            aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=FETCH_S)) as session,
             session.get(url, allow_redirects=False, headers={"Accept": "application/json"}) as answer,
         ):
             if answer.status != 200:
@@ -214,16 +216,6 @@ def from_file(path: Path) -> Load:
             raise BadKeySet(str(error)) from None
 
     return lambda: asyncio.to_thread(read)
-
-
-def _reason(error: BaseException) -> str:
-    match error:
-        case aiohttp.ClientResponseError():
-            return f"HTTP {error.status}"
-        case TimeoutError():
-            return f"no answer within {FETCH_S:g} s"
-        case _:
-            return str(error) or type(error).__name__
 
 
 @dataclass(eq=False, repr=False)

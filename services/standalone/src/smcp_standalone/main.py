@@ -222,7 +222,7 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
         "",
         "A2C-SMCP is up.",
         f"  Agents connect to  {system.url}  (Socket.IO, namespace /smcp)",
-        f"  MCP clients        {system.mcp_url or _why_no_mcp(chosen)}",
+        f"  MCP clients        {system.mcp_url or 'none: --no-mcp, or SMCP_TOKEN is missing (a key with --delegates)'}",
         f"  Office             {chosen.office}",
         f"  Computer           {chosen.name}",
         f"  MCP servers        {', '.join(servers) or 'none'}",
@@ -251,10 +251,6 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
         header = f" --header 'Authorization: Bearer {token}'" if key or asks_who else ""
         lines += ["In Claude Code:", f"  claude mcp add --transport http smcp {shlex.quote(system.mcp_url)}{header}"]
     return "\n".join([*lines, "", "ctrl-C stops everything.", ""])
-
-
-def _why_no_mcp(chosen: "UpOptions") -> str:
-    return "none: SMCP_TOKEN is needed, a key with --delegates (smcp keys add)" if chosen.mcp else "none (--no-mcp)"
 
 
 def _agent_command() -> str:

@@ -53,7 +53,7 @@ def advertise_run(url: str, credentials: Path, agents_url: str) -> AbstractConte
     """Let commands of this user find this run while the body runs. Raises OSError: the file cannot be written."""
     from smcp_agent.connecting.options import private_file  # noqa: PLC0415 -- Socket.IO takes half a second to load
 
-    said = {"url": url, "credentials": str(credentials.absolute()), "agents_url": agents_url}
+    said = {"url": url, "credentials": str(credentials.absolute()), "agents": agents_url}
     return private_file(_directory() / f"{os.getpid()}.json", json.dumps(said))
 
 
@@ -74,9 +74,7 @@ async def operator_bus() -> AsyncIterator[NatsBus]:
     """A bus with the credential of an operator. Raises Failure."""
     config, named = command_config(load_settings(ServiceSettings), "smcp-operator"), os.environ.get("SMCP_NATS_URL")
     if config.credentials is None and not named:
-        if (beside := _find_local_run()) is None:
-            other = "for another system set SMCP_NATS_URL, and SMCP_NATS_CREDS to the credential of an operator"
-            raise Failure(f"no `smcp up` of this user runs here; {other}")
+        beside = _find_local_run()
         config = replace(config, url=beside["url"], credentials=load_credentials(Path(beside["credentials"])))
     try:
         async with open_bus(config) as bus:
@@ -102,24 +100,26 @@ async def ask(bus: NatsBus, verb: str, question: BaseModel, answer: type[Model])
     return answer.model_validate_json(reply.body)
 
 
-def _find_local_run() -> dict[str, str] | None:
-    """The `smcp up` of this user that runs. Raises SettingsError: there are several."""
-    found = []
+def _find_local_run() -> dict[str, str]:
+    """The `smcp up` of this user that runs. Raises Failure: there is none, or several."""
+    found: list[dict[str, str]] = []
     for path in _directory().glob("*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):
             os.kill(int(path.stem), 0)
             said = json.loads(path.read_text(encoding="utf-8"))
             if Path(said["credentials"]).is_file():
-                found.append({"agents_url": "", **said})
+                found.append(said)
+    if not found:
+        other = "for another system set SMCP_NATS_URL, and SMCP_NATS_CREDS to the credential of an operator"
+        raise Failure(f"no `smcp up` of this user runs here; {other}")
     if len(found) > 1:
-        each = "".join(
-            f"\n  SMCP_NATS_URL={run['url']} SMCP_NATS_CREDS={shlex.quote(run['credentials'])}  # {run['agents_url']}"
+        each = (
+            f"SMCP_NATS_URL={run['url']} SMCP_NATS_CREDS={shlex.quote(run['credentials'])}  # {run['agents']}"
             for run in found
         )
-        raise SettingsError(
-            f"SMCP_NATS_URL: {len(found)} `smcp up` processes are running; set the variables of one:{each}"
-        )
-    return found[0] if found else None
+        several = f"SMCP_NATS_URL: {len(found)} `smcp up` processes are running; set the variables of one:"
+        raise SettingsError("\n  ".join([several, *each]))
+    return found[0]
 
 
 def _directory() -> Path:
