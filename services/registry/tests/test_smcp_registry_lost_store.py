@@ -59,7 +59,8 @@ async def test_after_the_store_is_lost_an_office_is_listed_once_all_its_members_
     nats_server: NatsServer,
 ) -> None:
     url = nats_server.url
-    async with registries(url) as opened, member_process(url) as early, member_process(url) as late:
+    # none is given up before it is back, however busy this machine is
+    async with registries(url, lease_s=60.0) as opened, member_process(url) as early, member_process(url) as late:
         await early.join("lab", "computer", "early")
         await early.join("den", "computer", "alone", early.claim("s2"))
         await early.join("lab", "agent", "alice", early.claim("s3"))

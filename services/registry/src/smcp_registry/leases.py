@@ -90,26 +90,20 @@ class Leases(View):
 
         Raises RateLimited: it would be a new one, and its credential has `MOST`.
         """
-        key = lease_key(credential, process)
+        key, all_keys = lease_key(credential, process), lease_key(credential, "")
         value = renewal.model_dump_json().encode()
-        # what was seen last is right nearly always, and saves the read; a lease that ran out since refuses the write
-        last = self.revision(credential, process)
-        lives = last is not None
-        if not lives and sum(each.startswith(lease_key(credential, "")) for each in self._leases) >= MOST:
-            raise RateLimited("this credential has too many processes", details={"limit": MOST})
         backoff = Backoff(first_s=0.02, longest_s=0.2)
         for _ in range(ATTEMPTS):
-            if last is None:
-                stored = await self._bucket.read(key)
-                last, lives = stored.revision, stored.value is not None
+            stored = await self._bucket.read(key)
+            if stored.value is None and sum(each.startswith(all_keys) for each in self._leases) >= MOST:
+                raise RateLimited("this credential has too many processes", details={"limit": MOST})
             try:
-                await self._bucket.write(key, value, last=last)
+                await self._bucket.write(key, value, last=stored.revision)
             except Conflict:
-                last = None
                 await asyncio.sleep(backoff.next())
             else:
                 share = self.fair_share(credential, process, renewal)
-                return LeaseState(renewed=lives, lease_s=self._lease_s, fair_share=share)
+                return LeaseState(renewed=stored.value is not None, lease_s=self._lease_s, fair_share=share)
         raise Unavailable("the lease is being written by others; ask again")
 
     def fair_share(self, credential: str, process: str, renewal: LeaseRenewal) -> int | None:
