@@ -25,7 +25,7 @@ from rich.table import Table
 from smcp_agent import events
 from smcp_agent.cli.parameters import json_types
 from smcp_agent.desktop import windows
-from smcp_agent.errors import BadReply, ErrorCode, SmcpError, may_have_run
+from smcp_agent.errors import BadReply, SmcpError, may_have_run
 from smcp_agent.result_formats import as_text
 from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents
 from smcp_agent.rpc import JsonObject
@@ -55,11 +55,7 @@ def print_sessions(sessions: Sequence[SessionInfo], office: str) -> None:
     ordered = sorted(sessions, key=lambda each: (each.role != "computer", each.name or ""))
     print_table("Name", {"Role": 10}, [(session.name or "", session.role or "") for session in ordered])
     if not any(session.role == "computer" for session in ordered):
-        print_no_computer(office)
-
-
-def print_no_computer(office: str) -> None:
-    print_hint(f"No Computer is in the office {office!r}: is that its name (--office, SMCP_OFFICE)?")
+        print_hint(f"No Computer is in the office {office!r}: is that its name (--office, SMCP_OFFICE)?")
 
 
 def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
@@ -148,8 +144,6 @@ def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:
         print_failure("the time of the call was up")
     elif result.is_error:
         print_failure("the call was cancelled" if result.cancelled else "the call failed")
-    if not files and any(_base64_of(block) is not None for block in result.content):
-        print_hint("--output DIR writes what is not shown into files.")
     summary = f"{result.duration_s:.3f} s; {trace_command(result.trace_id)}"
     Console(stderr=True, soft_wrap=True).print(f"[dim]{summary}[/dim]", highlight=False)
 
@@ -222,8 +216,7 @@ def print_documents(page: JsonObject, offset: int) -> None:
     if len(shown) < total:
         print_hint(f"{len(shown)} of {total}, from {offset} on: --offset and --limit choose others.")
     if as_listed:
-        of = "1 document is" if as_listed == 1 else f"{as_listed} documents are"
-        print_hint(f"The metadata of {of} not known now: some may be missing or stand elsewhere.")
+        print_hint(f"Documents whose metadata is not known now, and which may be missing: {as_listed}.")
 
 
 def print_resources(resources: Sequence[JsonObject]) -> None:
@@ -231,10 +224,7 @@ def print_resources(resources: Sequence[JsonObject]) -> None:
         (each["uri"], each.get("title") or each["name"], each.get("mimeType", ""), str(each.get("serverId", "")))
         for each in resources
     ]
-    columns = {"Name": 20, "Type": 12, "Server": 10}
-    if not any(row[-1] for row in rows):  # not every Computer says whose they are
-        del columns["Server"]
-    print_table("Resource", columns, [row[: len(columns) + 1] for row in rows], "No resources.")
+    print_table("Resource", {"Name": 20, "Type": 12, "Server": 10}, rows, "No resources.")
 
 
 def print_templates(templates: Sequence[JsonObject]) -> None:
@@ -281,11 +271,7 @@ def print_statuses(computers: Sequence[str], statuses: Statuses) -> None:
             counts = (since, str(each["restarts"]), str(each["tools"]))
             rows.append((f"{computer}/{each['name']}", each["state"], *counts, each["reason"]))
         if "error" in shown:
-            code, why = shown["error"]["code"], shown["error"]["message"]
-            what = "its status is unavailable"
-            if code == ErrorCode.NOT_ALLOWED:
-                what = "your key or token is not permitted to read its status"
-            print_failure(f"{computer}: {what}: error {code}: {why}")
+            print_failure(f"{computer}: error {shown['error']['code']}: {shown['error']['message']}")
         elif not shown["servers"]:
             print_hint(f"{computer} has no MCP servers.")
         if "config_problem" in shown:
@@ -330,8 +316,7 @@ def print_event(event: events.Event, *, as_object: bool) -> None:
     else:
         name = found.pop("event")
         shown = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in found.items()]
-        more = "; it keeps trying" if isinstance(event, events.Disconnected | events.RejoinRefused) else ""
-        typer.echo(f"{now.astimezone():%H:%M:%S}  {printable(' '.join([name, *shown]))}{more}")
+        typer.echo(f"{now.astimezone():%H:%M:%S}  {printable(' '.join([name, *shown]))}")
 
 
 def event_json(event: events.Event) -> dict[str, Any]:

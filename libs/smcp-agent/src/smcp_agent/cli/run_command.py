@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import typer
 from rich.progress import Progress
 
-from smcp_agent.cli.output import print_error, print_event, print_hint, print_json, print_no_computer
+from smcp_agent.cli.output import print_error, print_event, print_hint, print_json
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
 from smcp_agent.errors import (
@@ -150,8 +150,6 @@ async def follow(options: Options, seconds: float | None) -> bool:
         stream = agent.events()
         there = ", ".join(agent.computers())
         print_hint(f"Watching the office {options.office!r}{there and f' ({there})'}; ctrl-C ends it.")
-        if not there:
-            print_no_computer(options.office)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 async for event in stream:
