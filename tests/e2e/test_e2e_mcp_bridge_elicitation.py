@@ -115,7 +115,7 @@ async def test_an_answer_that_does_not_fit_ends_the_call_of_a_handshake_client(n
     user = User(types.ElicitResult(action="accept", content={"day": "sunday"}))
     async with box(nats_url, server, "legacy", user) as (bridge, computer):
         said = await bridge.text("book")
-        assert said.startswith("!Error 400: inputResponses.")
+        assert said.startswith("!Error 400: input_responses.")
         assert 'day: the value is not one of "monday" or "friday"' in said
         await eventually(lambda: computer.calls.held()["open_elicitations"] == 0)
 

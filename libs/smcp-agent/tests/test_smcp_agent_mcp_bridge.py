@@ -128,30 +128,15 @@ async def test_a_result_passes_as_the_tool_gave_it(era: str) -> None:
     assert found["_meta"]["example.com/x"] == {"deep": [1]}
 
 
-@pytest.mark.parametrize(
-    ("field", "named"),
-    [("params.a", "arguments.a"), ("input_responses.q", "inputResponses.q"), ("tool_name", "name"), ("x", "x")],
-)
-async def test_an_error_names_the_field_as_an_mcp_client_sends_it(field: str, named: str) -> None:
-    async def refuse(_: dict[str, Any]) -> Any:
-        return {"code": 400, "message": f"{field}: is wrong", "details": {"field": field}}
-
-    async with fake_gateway() as gateway:
-        gateway.computers["red"] = [tool("echo")]
-        gateway.answers["client:tool_call"] = refuse
-        async with bridged(gateway) as bridge:
-            assert await bridge.text("echo") == f"!Error 400: {named}: is wrong"
-
-
 async def test_an_error_of_the_office_is_a_result_that_a_model_can_read() -> None:
     async def refuse(_: dict[str, Any]) -> Any:
-        return {"code": 403, "message": "not for you", "details": {}}
+        return {"code": 400, "message": "params.a: is wrong", "details": {"field": "params.a"}}
 
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo")]
         gateway.answers["client:tool_call"] = refuse
         async with bridged(gateway) as bridge:
-            assert await bridge.text("echo") == "!Error 403: not for you"
+            assert await bridge.text("echo") == "!Error 400: params.a: is wrong"
             assert await bridge.text("nothing") == "!Error 404: there is no tool 'nothing' that you may use"
 
 

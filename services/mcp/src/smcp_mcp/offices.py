@@ -15,10 +15,9 @@ from starlette.requests import Request
 
 from smcp_agent import JoinRefused, RateLimited, RejoinRefused, SmcpAgent, SmcpError, Unavailable
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD
-from smcp_agent.errors import Malformed
 from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
-from smcp_agent.mcp.resources import Context, as_sent
+from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import AWAY_S, ToolListOptions, ToolMode
 from smcp_agent.result_formats import Previews, allowed_chars
 from smcp_auth.quotas import Quotas
@@ -167,8 +166,6 @@ class Offices:
             if (name := error.details.get("holder")) is None:
                 raise
             raise SeatTaken(error.details["why"], by_replica=name == self._settings.mcp_name) from None
-        except Malformed as error:
-            raise as_sent(error) from None
         if held.ended.is_set():
             raise SeatTaken("this replica has left the office again", by_replica=True)
         return held

@@ -36,7 +36,7 @@ from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import Malformed, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
-from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, as_sent, fitting
+from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_agent.results import InputAnswer, InputRequest
@@ -213,7 +213,7 @@ class OfficeServer:
         except ElicitationUnsupported as error:
             return _failed(str(error))
         except SmcpError as error:
-            return _failed(error_result(as_sent(error)).text)
+            return _failed(error_result(error).text)
 
     async def _call(
         self, context: Context, named: NamedTool, arguments: Mapping[str, Any] | None, **options: Any
@@ -231,8 +231,7 @@ class OfficeServer:
             result = await self._agent.call_once(*called, **options, input_state=state, input_responses=answers)
         except Malformed as error:
             if error.details.get("field") == "input_state":  # forged, used, or too old: MCP wants a protocol error
-                said = as_sent(error)
-                raise MCPError(types.INVALID_PARAMS, said.message, {"field": said.details["field"]}) from None
+                raise MCPError(types.INVALID_PARAMS, error.message, {"field": "input_state"}) from None
             raise
         if not result.input_required:
             return _mcp_result(result.raw)

@@ -20,7 +20,7 @@ from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotFound, SmcpError, without_traceback
+from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotFound, SmcpError
 from smcp_agent.llm import looks_foreign
 from smcp_agent.result_formats import RESULT_SCHEME
 from smcp_agent.results import LinkContent
@@ -31,14 +31,6 @@ from smcp_proto.errors import SmcpCode
 LIST_S: Final = 5.0
 """A Computer that does not list its resources within this time is left out of a list."""
 SCHEME: Final = "smcp://"
-FIELDS: Final = {
-    "params": "arguments",
-    "tool_name": "name",
-    "input_state": "requestState",
-    "input_responses": "inputResponses",
-    "office_id": "the office in the URL",
-}
-"""The names that MCP has for fields of A2C-SMCP."""
 PART: Final = 60
 """Items of a list that are checked in one go: some 5 ms."""
 
@@ -85,20 +77,6 @@ async def ask_each(computers: Sequence[str], what: str, ask: Callable[[str], Awa
     return {computer: found[computer] for computer in computers if computer in found}
 
 
-def as_sent(error: SmcpError) -> SmcpError:
-    """The error with the name of a wrong field as an MCP client sends it: the office names those of A2C-SMCP."""
-    field = str(error.details.get("field", ""))
-    first, dot, rest = field.removeprefix("payload.params.").partition(".")
-    named = f"{FIELDS.get(first, first)}{dot}{rest}"
-    if not field or named == field:
-        return error
-    again = without_traceback(error)
-    again.message = error.message.replace(f"{field}: ", f"{named}: ", 1)
-    again.args = (again.message,)
-    again.details["field"] = named
-    return again
-
-
 def mcp_error(error: SmcpError) -> MCPError:
     """What an MCP client is told of a request that the office refused: an MCP server's error as it is."""
     if isinstance(error, McpError):
@@ -106,7 +84,7 @@ def mcp_error(error: SmcpError) -> MCPError:
     code = types.INVALID_PARAMS if isinstance(error, Malformed) else types.INTERNAL_ERROR
     # the gateway's may name other Computers, which this client may not ask
     has_left = isinstance(error, NotFound) and error.smcp_code is None
-    message = "its Computer has left the office" if has_left else as_sent(error).message
+    message = "its Computer has left the office" if has_left else error.message
     return MCPError(code, f"error {int(error.code)}: {message}")
 
 
