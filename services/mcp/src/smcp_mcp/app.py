@@ -139,8 +139,7 @@ class McpEndpoint(BaseRoute):
 
     @contextmanager
     def _count_request(self, exchange: BufferedRequest, holder: RequestHolder) -> Iterator[Callable[[], None]]:
-        """Counts a request as in flight. For a stream of notifications, call the given function: the stream counts as a
-        connection instead. Both raise RateLimited."""
+        """Counts a request as in flight; from a call of the given function on, as a connection. Both raise RateLimited."""
         quotas = self._quotas
         ticket = quotas.begin(holder, 0)
         with ExitStack() as streaming, ExitStack() as in_flight:
@@ -199,7 +198,6 @@ class McpEndpoint(BaseRoute):
             return "here"
 
     async def _pass_on_to_holder(self, exchange: BufferedRequest, office: str) -> bool:
-        """Pass the request on to the peer that holds the seat. False: none does."""
         for peer in await self._peers.addresses():
             if await self._peers.pass_on(exchange, office, peer):
                 return True
@@ -286,8 +284,7 @@ class _Server(uvicorn.Server):
 async def open_mcp(
     settings: McpSettings, readiness: Readiness, metrics: Metrics, *, choose: str = "--port / SMCP_MCP_PORT"
 ) -> AsyncIterator[str]:
-    """Serve MCP clients while the body runs; it is given the URL. Then leave all offices, and stop. Raises Failure: see
-    `cannot_listen`."""
+    """Serve MCP clients while the body runs; it is given the URL. Raises Failure: see `cannot_listen`."""
     host, port = settings.mcp_host, settings.mcp_port
     access = Authorization(settings)
     async with background() as tasks, open_peers(listed(settings.mcp_peers)) as peers:

@@ -69,7 +69,7 @@ class RequestHolder:
 
 
 class Authorization:
-    """Decides for each request, also for one that a peer passed on. Raises UnusableFile: a file cannot be read."""
+    """Decides for each request. Raises UnusableFile: a file cannot be read."""
 
     def __init__(self, settings: McpSettings) -> None:
         self._authenticator = open_authenticator(settings)
@@ -78,21 +78,18 @@ class Authorization:
         self._public_url = settings.mcp_public_url
         self._issuer = settings.auth_issuer if settings.auth_with_tokens and settings.mcp_public_url else None
         self._open: dict[anyio.CancelScope, tuple[Principal, bool]] = {}
-        self.routes: list[BaseRoute] = []
-        """What is served beside `/mcp/{office}` for clients that look for the way to a token."""
-        if self._issuer is not None:
-            self.routes.append(Route(f"{METADATA}/mcp/{{office:path}}", self._metadata))
+        metadata = Route(f"{METADATA}/mcp/{{office:path}}", self._metadata)
+        self.routes: list[BaseRoute] = [] if self._issuer is None else [metadata]
 
     async def run(self) -> None:
-        """Refresh keys, and end what began with a token that is not valid any more, until cancelled."""
         if self._authenticator is not None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._authenticator.run())
                 tasks.create_task(self._end_invalid())
 
     async def refusal(self, request: Request, office: str) -> Response | None:
-        """The answer for a caller who may not use the office. Of one who may, `request.scope["user"]` is set: the MCP
-        SDK binds a session to it, and `may` finds it there."""
+        """The answer for a caller who may not use the office. Else sets `request.scope["user"]`, for the MCP SDK and
+        `may`."""
         if self._authenticator is None:
             return None
         source = self._source(request)
@@ -108,7 +105,6 @@ class Authorization:
         return None
 
     def subject(self, request: Request) -> str:
-        """The subject of an allowed request's token, or without authentication its address."""
         principal = _principal_of(request)
         return self._source(request) if principal is None else principal.identity
 
@@ -119,14 +115,14 @@ class Authorization:
         )
 
     def session_holder(self, request: Request) -> RequestHolder:
-        """Counts the sessions of the clients of a key or token, apart from their other connections."""
+        """For the sessions of the clients of a key or token."""
         principal = _principal_of(request)
         quota = self._own_quota(principal, "sockets", DEFAULT_MAX_SESSIONS)
         return RequestHolder((None, None if principal is None else f"sessions of {principal.identity}", quota))
 
     async def while_valid(self, request: Request, answer: Awaitable[str], *, streams: bool) -> str | None:
         """The outcome of an answer; None: it was cancelled, as the request's token was revoked, or expired where the
-        answer `streams` notifications. A call was allowed when it began, and has a time-out of its own."""
+        answer `streams` notifications: a call was allowed when it began."""
         if (principal := _principal_of(request)) is None:
             return await answer
         scope = anyio.CancelScope()
@@ -139,11 +135,10 @@ class Authorization:
         return None
 
     def may(self, context: Context, tool: NamedTool) -> bool:
-        """Whether the caller of this MCP request may see and call the tool."""
         return self._allowed(_principal_of(context.request), tool)
 
     def sender_may(self, tool: NamedTool) -> bool:
-        """As `may`, for the sender of the HTTP request that this task answers: there may be no context yet."""
+        """As `may`, where there is no context yet."""
         return self._allowed(_sender.get(), tool)
 
     def _allowed(self, principal: Principal | None, tool: NamedTool) -> bool:
@@ -155,13 +150,11 @@ class Authorization:
         )
 
     def may_ask(self, context: Context, computer: str) -> bool:
-        """Whether the caller may have resources and prompts of that Computer."""
         rights = self._rights(_principal_of(context.request))
         return rights is None or rights.may_ask(computer)
 
     def guard(self, server: Server[Any], quotas: Quotas, office: str) -> None:
-        """Have the server count reads as gateways do, and tell the gateway for which user it calls a tool: that user
-        alone may read on in its result."""
+        """Have the server count reads as gateways do, and tell the gateway for which user it calls a tool."""
         for method in ("tools/call", *READS):
             if (entry := server.get_request_handler(method)) is not None:
                 handle = self._guarded(entry.handler, quotas, office, is_read=method in READS)
@@ -207,7 +200,6 @@ class Authorization:
                     scope.cancel()
 
     def _rights(self, principal: Principal | None) -> Rights | None:
-        """None: everything is allowed, without authentication."""
         if self._authenticator is None:
             return None
         return NOTHING if principal is None else principal.rights
@@ -217,7 +209,7 @@ class Authorization:
         return source_of(address, request.headers.getlist("X-Forwarded-For"), self._proxies)
 
     def _resource(self, request: Request) -> str | None:
-        """The identifier of the office for OAuth: the URL under which the client knows it."""
+        """The identifier of the office for OAuth."""
         return None if self._public_url is None else f"{self._public_url}{_path(request)}"
 
     async def _metadata(self, request: Request) -> Response:

@@ -31,7 +31,7 @@ from smcp_proto.errors import RateLimited, TooLarge
 from smcp_proto.validation import malformed, refused
 
 PASSED_ON: Final = "smcp-passed-on"
-"""The header of a request that comes from a peer."""
+"""The header of a peer's request."""
 BODY_S: Final = 60.0
 """How long a request's body may take: 8 MiB come over 1.2 Mbit/s in that time."""
 SHARE: Final = 4
@@ -43,16 +43,14 @@ _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 class BufferedRequest:
-    """Made before anything of the answer was sent."""
-
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.request = Request(scope)
         self.body = b""
         self.method: object = None
         """The method of the JSON-RPC message in the body; None if there is none."""
         self.streams = False
-        """The answer is a stream of notifications, open for as long as the client wants, and no call. Known once the
-        body was read: a client of MCP 2025-11-25 could write any `Mcp-Method` into its headers."""
+        """The answer is a stream of notifications, and no call. Known once the body was read: a client of MCP
+        2025-11-25 could write any `Mcp-Method` into its headers."""
         self._version = self.request.headers.get("mcp-protocol-version", LATEST_HANDSHAKE_VERSION)
         self._id: str | int | None = None
         self._receive = receive
@@ -76,7 +74,6 @@ class BufferedRequest:
 
     @property
     def has_session(self) -> bool:
-        """The client has an MCP session, which only clients up to MCP 2025-11-25 have."""
         return "mcp-session-id" in self.request.headers and self._version in HANDSHAKE_PROTOCOL_VERSIONS
 
     @property
@@ -125,7 +122,7 @@ class BufferedRequest:
             await asyncio.sleep(0)
 
     async def receive(self) -> Message:
-        """ASGI's `receive`, which begins with the body that was read."""
+        """ASGI's, which begins with the body that was read."""
         if not self._body_given:
             self._body_given = True
             return {"type": "http.request", "body": self.body, "more_body": False}
@@ -138,13 +135,12 @@ class BufferedRequest:
 
     @staticmethod
     def of(request: Request) -> "BufferedRequest":
-        """The one that this request is read from."""
         exchange: BufferedRequest = request.scope[_EXCHANGE]
         return exchange
 
     @contextmanager
     def when_gone(self, then: Callable[[], None]) -> Iterator[None]:
-        """Call `then` if the client is gone, or goes while the body runs and the answer is being sent."""
+        """Call `then` if the client is gone, or goes while the body runs."""
         if self._gone:
             then()
         self._when_gone.add(then)
@@ -176,8 +172,7 @@ class BufferedRequest:
     async def refuse(
         self, status: int, message: str, *, code: int = INTERNAL_ERROR, data: Mapping[str, Any] | None = None
     ) -> str:
-        """Answer with a JSON-RPC error. Where the answer has begun, it ends the stream of events, or the connection.
-        Returns `refused`."""
+        """Answer with a JSON-RPC error, or end an answer that has begun by it. Returns `refused`."""
         error = {"code": code, "message": message} | ({"data": data} if data else {})
         body = orjson.dumps({"jsonrpc": "2.0", "id": self._id, "error": error})
         if not self._started:

@@ -37,7 +37,7 @@ _log = get_logger(__name__)
 
 
 class ClientOptions(NamedTuple):
-    """What a client wants, by the query of its URL: how tools are listed (`?tools=`), where results are cut."""
+    """The query of a client's URL: how tools are listed, where results are cut."""
 
     tools: ToolMode = ToolMode.AUTO
     max_chars: int | None = None
@@ -83,7 +83,7 @@ class SeatTaken(Exception):
 
 
 class HeldOffice:
-    """An office whose seat this process holds, until `ended` is set."""
+    """Holds the seat until `ended` is set."""
 
     def __init__(self, manager: StreamableHTTPSessionManager, quotas: Quotas, idle_s: float) -> None:
         self.ended = asyncio.Event()
@@ -128,8 +128,6 @@ class HeldOffice:
 
 
 class Offices:
-    """Joins offices, and holds them while they are used."""
-
     def __init__(self, settings: McpSettings, access: Authorization, quotas: Quotas, tasks: Background) -> None:
         self._settings = settings
         self._access = access
@@ -171,7 +169,7 @@ class Offices:
         return held
 
     async def close(self) -> None:
-        """Leave all offices, so that another replica can take them, and join none any more."""
+        """Leave all offices, and join none any more."""
         self._stopping = True
         for held in self.held.values():
             held.ended.set()
@@ -183,7 +181,6 @@ class Offices:
             await asyncio.wait(self._holding)
 
     async def _hold(self, office: str, joined: asyncio.Future[HeldOffice]) -> None:
-        """Join, and hold the seat until the office is not used any more."""
         try:
             async with self._agent(office) as agent:
                 await self._serve(agent, joined)

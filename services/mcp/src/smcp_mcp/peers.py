@@ -44,8 +44,6 @@ class Peer:
 
 
 class Peers:
-    """Made by `open_peers`."""
-
     def __init__(self, urls: Sequence[str], http: aiohttp.ClientSession) -> None:
         self._urls = urls
         self._http = http
@@ -57,7 +55,7 @@ class Peers:
         """Attempts to pass a request on to a peer, by outcome."""
 
     async def addresses(self) -> list[Peer]:
-        """All replicas that the setting names now; this process may be among them."""
+        """All replicas; this process may be among them."""
         found = await asyncio.gather(*map(_resolve, self._urls))
         return [peer for peers in found for peer in peers]
 
