@@ -22,12 +22,11 @@ from smcp_agent.desktop import DesktopMethods
 from smcp_agent.errors import Closed, not_open
 from smcp_agent.events import Event, EventHub, EventStream
 from smcp_agent.llm import ModelMethods
-from smcp_agent.office import ROOM_S, Office
+from smcp_agent.office import ROOM_S, Office, Subscriptions
 from smcp_agent.resources import ResourceMethods
 from smcp_agent.result_formats import Previews
 from smcp_agent.results import OnInput
 from smcp_agent.rpc import RpcClient, checked
-from smcp_agent.subscriptions import Subscriptions
 from smcp_proto.schemas import (
     TOLD_OF_PROGRESS,
     EnterOfficeReq,

@@ -1,15 +1,18 @@
-"""Follows the office: turns notifications and lists of the room into events, and keeps the caches true."""
+"""Follows the office: turns notifications and lists of the room into events, keeps the caches true, and renews the
+subscriptions after each interruption."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 from uuid import uuid4
 
-from smcp_agent.cache import AnswerCache, ToolCache
+from smcp_agent.cache import AnswerCache, Spawn, ToolCache
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
-from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, flat_error
+from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, flat_error, retry_after
 from smcp_agent.events import (
     ComputerEntered,
     ComputerLeft,
@@ -25,11 +28,11 @@ from smcp_agent.events import (
     event_of,
 )
 from smcp_agent.rpc import reply_of
-from smcp_agent.subscriptions import Subscriptions
 from smcp_proto.backoff import Backoff
 from smcp_proto.printable import without_login
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 from smcp_proto.schemas.resources import MISSED
+from smcp_proto.uris import without_query
 
 ROOM_S: Final = 10.0
 """The server side has so long for a query about the room."""
@@ -80,6 +83,103 @@ class Room:
         before = len(self._computers)
         (self._computers.add if isinstance(change, ComputerEntered) else self._computers.discard)(change.computer)
         return len(self._computers) != before
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A resource whose changes are published; `server` as it was subscribed to."""
+
+    computer: str
+    uri: str
+    server: str | None = None
+
+    @property
+    def resource(self) -> tuple[str, str]:
+        """The key of the resource at its Computer: the URI without its query, for any server."""
+        return self.computer, without_query(self.uri)
+
+
+Ask = Callable[[Literal["subscribe", "unsubscribe"], Subscription], Awaitable[None]]
+
+
+class Subscriptions:
+    """The subscriptions of an Agent. An interruption ends them at their Computer; they are renewed at once, and after
+    growing pauses where that fails. Each renewed one is published as `ResourceUpdated`, because a change may have been
+    missed.
+    """
+
+    def __init__(self, ask: Ask, spawn: Spawn, publish: Callable[[Event], object]) -> None:
+        self._ask = ask
+        self._spawn = spawn
+        self._publish = publish
+        self._wanted: dict[Subscription, int] = {}
+        """Requests for each that were granted, or wait for an answer."""
+        self._renewals: dict[str, asyncio.Task[None]] = {}
+        """By Computer."""
+
+    def all(self) -> tuple[Subscription, ...]:
+        """Every subscription, also those that are being renewed."""
+        return tuple(self._wanted)
+
+    async def add(self, subscription: Subscription) -> None:
+        """Subscribe. If cancelled, unsubscribe in the background, as the Computer may have granted the request. Raises
+        SmcpError: the request was refused, and an earlier subscription stays."""
+        # before the request, so that a lost connection ends it, too
+        self._wanted[subscription] = self._wanted.get(subscription, 0) + 1
+        try:
+            await self._ask("subscribe", subscription)
+        except BaseException as error:
+            if others := self._wanted.pop(subscription, 1) - 1:
+                self._wanted[subscription] = others
+            elif isinstance(error, asyncio.CancelledError):
+                with suppress(SmcpError):
+                    self._spawn(self._withdraw(subscription))
+            raise
+
+    async def remove(self, subscription: Subscription) -> None:
+        """End a subscription; it is forgotten whatever comes of the request. The Computer may end others to the
+        same resource with it, so they are renewed. Raises SmcpError if the Computer did not confirm it."""
+        self._wanted.pop(subscription, None)
+        await self._ask("unsubscribe", subscription)
+        if others := [each for each in self._wanted if each.resource == subscription.resource]:
+            self._spawn(self._renew(others))
+
+    def lost(self, computer: str) -> None:
+        """The Computer is there, and its subscriptions have ended."""
+        self.left(computer)
+        if wanted := [each for each in self._wanted if each.computer == computer]:
+            self._renewals[computer] = self._spawn(self._renew(wanted))
+
+    def left(self, computer: str) -> None:
+        """The Computer left: nothing is asked of it until it is back."""
+        if (renewal := self._renewals.pop(computer, None)) is not None:
+            renewal.cancel()
+
+    async def _renew(self, ended: list[Subscription]) -> None:
+        backoff = Backoff()
+        while ended:
+            failed, least = [], 0.0
+            for each in ended:
+                if each not in self._wanted:
+                    continue
+                try:
+                    await self._ask("subscribe", each)
+                except SmcpError as error:
+                    logger.info("%s is not subscribed to again yet: %s", each, error.message)
+                    failed.append(each)
+                    least = max(least, retry_after(error))
+                    continue
+                if each in self._wanted:
+                    self._publish(ResourceUpdated(each.computer, each.uri, each.server))
+                else:  # the application unsubscribed meanwhile
+                    await self._withdraw(each)
+            ended = failed
+            if ended:
+                await asyncio.sleep(max(least, backoff.next()))
+
+    async def _withdraw(self, subscription: Subscription) -> None:
+        with suppress(SmcpError):
+            await self._ask("unsubscribe", subscription)
 
 
 class Office:

@@ -5,9 +5,9 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.errors import BadReply
+from smcp_agent.office import Subscription, Subscriptions
 from smcp_agent.results import ResourceContents, resource_contents
 from smcp_agent.rpc import JsonObject, RpcClient, mapping_of, reply_of
-from smcp_agent.subscriptions import Subscription, Subscriptions
 from smcp_proto.schemas import (
     DEFAULT_LIMIT,
     DEFAULT_OFFSET,

@@ -139,7 +139,7 @@ class McpEndpoint(BaseRoute):
 
     @contextmanager
     def _count_request(self, exchange: BufferedRequest, holder: RequestHolder) -> Iterator[Callable[[], None]]:
-        """Counts a request as in flight; from a call of the given function on, as a connection. Both raise RateLimited."""
+        """Counts a request as in flight, and once the given function is called, as a connection. Raise RateLimited."""
         quotas = self._quotas
         ticket = quotas.begin(holder, 0)
         with ExitStack() as streaming, ExitStack() as in_flight:
