@@ -117,8 +117,7 @@ class _ToolEntry:
 
 
 class ToolCache:
-    """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again. A
-    query that failed for a passing reason is repeated with growing pauses."""
+    """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again."""
 
     def __init__(
         self, ask: Callable[[str], Awaitable[Tools]], spawn: Spawn, publish: Callable[[Event], object]
@@ -150,7 +149,6 @@ class ToolCache:
             entry.task.cancel()
 
     async def get(self, computer: str) -> Tools:
-        """The known tools; waits only for the first answer. Raises SmcpError as `SmcpAgent.tools`."""
         entry = self.entries.get(computer)
         if entry is None:
             raise no_such_computer(computer, did_you_mean(computer, self.entries))
@@ -171,7 +169,6 @@ class ToolCache:
         return next((each for each in (entry.tools if entry else None) or () if each.name == tool), None)
 
     async def all(self) -> dict[str, Tools]:
-        """The tools of all Computers, by name; one whose tools could not be fetched so far is left out."""
         for entry in list(self.entries.values()):
             await entry.tried.wait()
         return {name: entry.tools for name, entry in sorted(self.entries.items()) if entry.tools is not None}

@@ -127,7 +127,7 @@ class EventsDropped(Event):
 
 
 class EventStream(AsyncIterator[Event]):
-    """Events from the moment the stream was opened, in order, for `async for`; ends when the agent is closed."""
+    """For `async for`; ends when the agent is closed."""
 
     def __init__(self, length: int = STREAM_LENGTH) -> None:
         self._waiting: deque[Event] = deque()

@@ -62,14 +62,14 @@ class Room:
         self._held = []
 
     def notified(self, change: Change) -> bool:
-        """Take a notification. Whether it changes what is known now."""
+        """Whether it changes what is known now."""
         if self._held is not None:
             self._held.append(change)
             return False
         return self._apply(change)
 
     def listed(self, computers: Iterable[str]) -> list[Change]:
-        """Take the list of the room; returns what is different from what was known before, leaves first."""
+        """What is different from what was known before, leaves first."""
         held, self._held = self._held or [], None
         before, self._computers = self._computers, set(computers)
         for change in held:
@@ -95,7 +95,6 @@ class Subscription:
 
     @property
     def resource(self) -> tuple[str, str]:
-        """The key of the resource at its Computer: the URI without its query, for any server."""
         return self.computer, without_query(self.uri)
 
 
@@ -103,10 +102,7 @@ Ask = Callable[[Literal["subscribe", "unsubscribe"], Subscription], Awaitable[No
 
 
 class Subscriptions:
-    """The subscriptions of an Agent. An interruption ends them at their Computer; they are renewed at once, and after
-    growing pauses where that fails. Each renewed one is published as `ResourceUpdated`, because a change may have been
-    missed.
-    """
+    """Renews subscriptions, and publishes each renewed one as `ResourceUpdated`: a change may have been missed."""
 
     def __init__(self, ask: Ask, spawn: Spawn, publish: Callable[[Event], object]) -> None:
         self._ask = ask
@@ -118,12 +114,11 @@ class Subscriptions:
         """By Computer."""
 
     def all(self) -> tuple[Subscription, ...]:
-        """Every subscription, also those that are being renewed."""
         return tuple(self._wanted)
 
     async def add(self, subscription: Subscription) -> None:
         """Subscribe. If cancelled, unsubscribe in the background, as the Computer may have granted the request. Raises
-        SmcpError: the request was refused, and an earlier subscription stays."""
+        SmcpError: an earlier subscription stays."""
         # before the request, so that a lost connection ends it, too
         self._wanted[subscription] = self._wanted.get(subscription, 0) + 1
         try:
@@ -137,8 +132,7 @@ class Subscriptions:
             raise
 
     async def remove(self, subscription: Subscription) -> None:
-        """End a subscription; it is forgotten whatever comes of the request. The Computer may end others to the
-        same resource with it, so they are renewed. Raises SmcpError if the Computer did not confirm it."""
+        """The Computer may end others to the same resource with it, so they are renewed. Raises SmcpError."""
         self._wanted.pop(subscription, None)
         await self._ask("unsubscribe", subscription)
         if others := [each for each in self._wanted if each.resource == subscription.resource]:
@@ -183,7 +177,7 @@ class Subscriptions:
 
 
 class Office:
-    """The room and what is known of the Computers in it, kept right over reconnects. It is the link's `Listener`."""
+    """The room and what is known of the Computers in it. It is the link's `Listener`."""
 
     def __init__(
         self,
@@ -220,8 +214,7 @@ class Office:
             raise ConnectionLost(broken.reason, may_have_run=False) from broken
 
     async def joined(self, connection: Connection) -> None:
-        """Fetch the members after a later join, however long it takes. Raises ConnectionBroken: the connection is gone,
-        or the server does not count the Agent as a member."""
+        """Fetch the members after a later join, however long it takes. Raises ConnectionBroken."""
         await self._learn(connection)
         self._publish(Reconnected(without_login(connection.url)))
 
@@ -284,7 +277,6 @@ class Office:
         self._subscriptions.left(computer)
 
     async def _learn(self, connection: Connection) -> None:
-        """Ask for the members until they are known. The subscriptions may have ended with the connection."""
         backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         while (listed := await self._listed(connection)) is None:  # noqa: ASYNC110 -- a query each time
             await asyncio.sleep(backoff.next())

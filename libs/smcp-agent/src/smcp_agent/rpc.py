@@ -85,11 +85,10 @@ class RpcClient:
     ) -> dict[str, Any]:
         """The reply to `event`; it has one of the `expected` fields, so that it cannot be taken for an error.
 
-        Only this repeats a request that may have been carried out: after a broken connection, and
-        after a 503, with growing pauses until the request's own time is up, to the same URL where there is only one.
-        A repeat has the same req_id, so an owner that knows the call answers it and runs nothing twice. It carries the
-        age of the call (`a2c_repeat`): an owner that cannot know whether it was run refuses it for good
-        (`details.unknown_repeat`). Other answers are final, and so is a 503 for a Computer that died (`details.gone`).
+        Only this repeats a request that may have been carried out: after a broken connection, and after a 503, with
+        growing pauses until the request's own time is up. A repeat has the same req_id, so an owner that knows the call
+        runs nothing twice. It carries the age of the call (`a2c_repeat`): an owner that cannot know whether it was run
+        refuses it for good (`details.unknown_repeat`); so is a 503 for a Computer that died (`details.gone`).
         A request that was surely not run is sent as new after a 4103 (once), and after a 503 of a gateway that sends
         its clients away (`details.moving`). A `timeout` in `data` shrinks to the whole seconds that are left.
 
@@ -147,8 +146,7 @@ class RpcClient:
             raise ConnectionLost("the connection was not back in time", may_have_run=may_have_run) from None
 
     def cancel(self, req_id: str, *, within: float, fields: Mapping[str, Any]) -> None:
-        """Tell the office in the background that nobody waits for this call any more, which would have had `within`
-        seconds. `fields` are of the call: its trace, and for whom it is."""
+        """In the background. The call would have had `within` seconds; `fields`: its trace, and for whom it is."""
         if self._link.failed:
             return
         data = {"agent": self._agent, "req_id": req_id, **fields}
@@ -157,7 +155,6 @@ class RpcClient:
         task.add_done_callback(self._cancels.discard)
 
     async def flush(self) -> None:
-        """Wait, for at most 2 s, until the cancels have arrived."""
         if self._cancels:
             await asyncio.wait(self._cancels, timeout=FLUSH_S)
 
@@ -225,7 +222,7 @@ class RpcClient:
 
 
 class _Tries:
-    """The state of one request over its tries. Times are the loop's."""
+    """One request over its tries. Times are the loop's."""
 
     def __init__(self, event: str, data: dict[str, Any], now: float, timeout: float) -> None:
         self.event = event
@@ -315,8 +312,6 @@ def mapping_of(field: str, values: object) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The span of a request."""
-
     span: Span
     fields: Mapping[str, str]
     """The fields of the request for it: `traceparent`, or none."""

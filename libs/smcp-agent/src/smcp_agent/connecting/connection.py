@@ -1,6 +1,4 @@
-"""One Socket.IO connection, from its opening to its end. It knows nothing of offices and does not come back: the link
-opens another one, with its own client and HTTP session, so that nothing of a broken connection can leak into the next.
-"""
+"""One Socket.IO connection, with its own client and HTTP session: nothing of a broken one can leak into the next."""
 
 import asyncio
 import json
@@ -48,14 +46,13 @@ class AckTimedOut(Exception):
 
 
 class Connection:
-    """An open connection. Made by `connect`; ends with `close` or when `lost` is set."""
+    """Made by `connect`; ends with `close` or when `lost` is set."""
 
     def __init__(self, url: str, options: ConnectionOptions, on_notice: Notice) -> None:
         self.url = url
         self.lost = asyncio.Event()
         self.reason = ""
         self.silent = False
-        """Whether it was lost because nothing was heard any more."""
         self.moving = False
         """Whether the gateway closed it to move the client; as a rule its seat is kept."""
         self.doubted = asyncio.Event()
@@ -117,7 +114,6 @@ class Connection:
         return args[0] if len(args) == 1 else list(args) or None
 
     async def tell(self, event: str, data: Mapping[str, Any]) -> None:
-        """Send an event that nobody acknowledges; nothing where the connection has ended."""
         if not self.lost.is_set():
             with suppress(BadNamespaceError):
                 await self._sio.emit(event, dict(data), namespace=NAMESPACE)
@@ -134,7 +130,6 @@ class Connection:
                 ack.set_result(None)
 
     async def close(self) -> None:
-        """End the connection, within some seconds whatever the other side does."""
         self.give_up("closed")
         if self._look is not None:
             self._look.cancel()
@@ -150,8 +145,7 @@ class Connection:
                     await asyncio.gather(self._sio.eio.wait(), return_exceptions=True)
 
     async def open(self) -> None:
-        """Connect, with the first transport that works. Raises CannotConnect, NotAGateway; SmcpError: the server
-        refused."""
+        """Raises CannotConnect, NotAGateway; SmcpError: the server refused."""
         transports = list(self._options.transports)
         while True:
             transport = transports.pop(0)

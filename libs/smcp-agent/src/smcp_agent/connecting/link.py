@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 
 class Addresses:
-    """URLs of an office's gateways, the one to begin with first. Raises Malformed: one is wrong, or none is there."""
+    """The URLs of gateways, in the order in which they are tried. Raises Malformed."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         self._urls = [checked_url(url) for url in urls]
@@ -71,7 +71,6 @@ class Addresses:
             raise Malformed("url: is missing", details={"field": "url"})
 
     def prefer(self, url: str) -> None:
-        """Begin with this one next time: it worked."""
         at = self._urls.index(url)
         self._urls = self._urls[at:] + self._urls[:at]
 
@@ -92,8 +91,8 @@ class Addresses:
         return False
 
     async def connect(self, options: ConnectionOptions, on_notice: Notice) -> Connection:
-        """The first connection that opens; each URL has a head start. Raises CannotConnect: none of them works;
-        NotAGateway; TokenUnavailable; SmcpError: the last refusal of a server."""
+        """The first connection that opens. Raises CannotConnect, NotAGateway; TokenUnavailable; SmcpError: the last
+        refusal of a server."""
         has_token, options = options.token is not None, await with_token(options)
 
         async def attempt(url: str, earlier: Sequence[asyncio.Task[Connection]]) -> Connection:
@@ -130,7 +129,7 @@ class Addresses:
 
 
 def checked_url(url: str) -> str:
-    """The URL of a gateway, with its path. Raises Malformed: it is not an http(s) or ws(s) URL with a host."""
+    """Raises Malformed: it is not an http(s) or ws(s) URL with a host."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https", "ws", "wss"} and parts.hostname and parts.port != 0
@@ -182,7 +181,7 @@ class Listener(Protocol):
 
 
 class Link:
-    """One joined connection at a time. `open` makes the first, `run` replaces it whenever it is lost."""
+    """One joined connection at a time: `open` makes the first, `run` the others."""
 
     def __init__(
         self,
@@ -214,8 +213,8 @@ class Link:
         self._place = place
 
     async def open(self) -> Connection:
-        """Connect and join for the first time. Raises CannotConnect, ConnectionLost, JoinRefused; Unavailable: no
-        gateway could find out whether the seat is free; SmcpError: the server refused the connection."""
+        """Raises CannotConnect, ConnectionLost, JoinRefused; Unavailable: no gateway could find out whether the seat is
+        free; SmcpError: the server refused the connection."""
         tried: set[str] = set()
         while True:
             connection = await self._connect()
@@ -234,7 +233,6 @@ class Link:
                 return connection
 
     async def run(self) -> None:
-        """Come back after each loss. Ends by cancellation only."""
         loop, backoff = asyncio.get_running_loop(), Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         while True:
             connection, since = self.connection, loop.time()
@@ -264,7 +262,6 @@ class Link:
             await self._changed.wait()
 
     def drop(self, connection: Connection) -> None:
-        """Give up a connection that the server does not count as a member any more."""
         if connection is self.connection:
             connection.give_up("the server does not count the agent as a member any more")
 
@@ -293,10 +290,8 @@ class Link:
             await connection.close()
 
     async def _until_lost(self, connection: Connection) -> None:
-        """Return when the connection is lost. One whose gateway has lost NATS is given up once another one is ready.
-
-        Without that look, an outage of NATS as a whole would have every Agent leave its office and enter it again.
-        """
+        """A connection whose gateway has lost NATS is given up only once another one is ready: else an outage of NATS as
+        a whole would have every Agent leave its office and enter it again."""
         loop, ready_since = asyncio.get_running_loop(), None
         while not connection.lost.is_set():
             await connection.doubted.wait()
@@ -343,7 +338,6 @@ class Link:
                 return
 
     def _refuse(self, error: SmcpError) -> None:
-        """Fail all requests with this error until the member is in its office again."""
         if self._failure is None:
             self._listener.on_refused(error.details.get("why", error.message))
             self.fail(error)

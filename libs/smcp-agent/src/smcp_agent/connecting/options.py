@@ -119,7 +119,7 @@ _KEY: Final = re.compile(r"smcp_[0-9a-z]+_[A-Za-z0-9_-]+")
 
 
 def local_key(url: str) -> str | None:
-    """The key for the gateway at this URL, if a `smcp up` of this user runs there. Never raises."""
+    """The key of a `smcp up` of this user at this URL."""
     try:
         handle = os.open(key_file(url), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     except (OSError, ValueError):

@@ -220,7 +220,7 @@ def packet_class(wire_json: WireJson) -> type[Packet]:
 
 
 def was_refused(error: BaseException) -> bool:
-    """Whether an HTTP answer refused the WebSocket for good: another transport may work, or say why."""
+    """Whether an HTTP answer refused the WebSocket: polling may work, or say why."""
     return any(isinstance(each, aiohttp.WSServerHandshakeError) and each.status < 500 for each in _chain(error))
 
 
