@@ -290,7 +290,7 @@ class Link:
             await connection.close()
 
     async def _until_lost(self, connection: Connection) -> None:
-        """A connection whose gateway has lost NATS is given up only once another one is ready: else an outage of NATS as
+        """A connection whose gateway has lost NATS is given up only once another is ready: else an outage of NATS as
         a whole would have every Agent leave its office and enter it again."""
         loop, ready_since = asyncio.get_running_loop(), None
         while not connection.lost.is_set():
