@@ -197,7 +197,7 @@ async def test_malformed_requests_over_http_write_nothing_to_the_log(
     upgrade = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n"
     async with with_keys(tmp_path / "keys.json") as service:
         caplog.clear()
-        for text, status in ((b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"400"), (upgrade, b"200")):
+        for text, status in ((b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"400"), (upgrade, b"404")):
             async with line(service) as (reader, writer):
                 writer.write(text)
                 assert (await ended(reader)).startswith(b"HTTP/1.1 %b " % status)
