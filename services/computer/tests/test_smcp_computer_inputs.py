@@ -11,7 +11,7 @@ import pytest
 
 from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.inputs import InputResolver, variable_of
-from smcp_computer.config.lint import CannotRun, ConfigError, InputProgramFailed
+from smcp_computer.config.lint import CannotRun, ConfigError
 from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.terminal import Terminal
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
@@ -132,7 +132,7 @@ async def test_an_input_whose_program_fails_has_no_value(tmp_path: Any, body: st
     program.write_text(f"#!{sys.executable}\n{body}\n")
     program.chmod(0o755)
     definition = {"id": "c", "type": "command", "description": "", "command": str(program)}
-    with pytest.raises(InputProgramFailed, match=why):
+    with pytest.raises(ConfigError, match=why):
         await resolve({"args": ["${input:c}"]}, [definition], {})
 
 
@@ -144,13 +144,13 @@ async def test_a_program_that_hangs_is_stopped_with_its_children(
     program.write_text("#!/bin/sh\nsleep 60 & sleep 60\n")
     program.chmod(0o755)
     definition = {"id": "c", "type": "command", "description": "", "command": str(program)}
-    with pytest.raises(InputProgramFailed, match="did not end within"):
+    with pytest.raises(ConfigError, match="did not end within"):
         await resolve({"args": ["${input:c}"]}, [definition], {"PATH": "/usr/bin:/bin"})
 
 
 async def test_a_program_that_does_not_exist_is_named() -> None:
     definition = {"id": "c", "type": "command", "description": "", "command": "no-such-program"}
-    with pytest.raises(InputProgramFailed, match="'no-such-program': No such file"):
+    with pytest.raises(ConfigError, match="'no-such-program': No such file"):
         await resolve({"args": ["${input:c}"]}, [definition], {})
 
 

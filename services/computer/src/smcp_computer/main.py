@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from smcp_bus.nats.config import configured_credentials
-from smcp_computer.config.file import ComputerConfig, imported, load_config, read_config, read_env_file
+from smcp_computer.config.file import imported, load_config, read_config, read_env_file
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config_commands import pin, secrets_app, servers_app, write_new
@@ -89,7 +89,7 @@ def serve(
         strict=strict,
     )
     check_connection(settings)
-    configuration = _read_config(settings.config)
+    configuration = read_config(settings.config)
     if check_config:
         from smcp_computer.pins import read_pins  # noqa: PLC0415 -- as below
 
@@ -126,7 +126,7 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a configuration file: report all errors, unknown fields, and literal secrets."""
-    configuration = _read_config(config)
+    configuration = read_config(config)
     warnings = [*configuration.warnings, *literal_secrets(configuration)]
     errors = [*configuration.problems, *(warnings if strict else [])]
     warnings = [] if strict else warnings
@@ -254,13 +254,6 @@ def _install(path: Path, text: str, mode: int) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Failure(f"{path} cannot be written: {error.strerror} (as root it can: sudo)") from None
-
-
-def _read_config(path: Path) -> ComputerConfig:
-    try:
-        return read_config(path)
-    except ConfigError as error:
-        return ComputerConfig(problems=error.problems)
 
 
 def _read_environment(path: Path | None) -> None:

@@ -51,20 +51,17 @@ class ComputerConfig:
     without_env_files: Mapping[str, MCPServerConfig] = field(default_factory=dict)
     """The servers as the file has them."""
 
-    def valid(self) -> "ComputerConfig":
-        """Raises ConfigError: there are problems."""
+    def valid(self, file: str = "") -> "ComputerConfig":
+        """Raises ConfigError: there are problems. `file` is before each of them."""
         if self.problems:
-            raise ConfigError(*self.problems, warnings=self.warnings)
+            problems, warnings = ([f"{file}{each}" for each in said] for said in (self.problems, self.warnings))
+            raise ConfigError(*problems, warnings=warnings)
         return self
 
 
 def load_config(path: Path) -> ComputerConfig:
     """Raises ConfigError: the file cannot be read, or is not valid; each problem names the file."""
-    try:
-        return read_config(path).valid()
-    except ConfigError as error:
-        told, doubts = ([f"{path}: {each}" for each in said] for said in (error.problems, error.warnings))
-        raise ConfigError(*told, warnings=doubts) from None
+    return read_config(path).valid(f"{path}: ")
 
 
 def parse_config(raw: bytes | str, variables: Mapping[str, str] = _NO_VARIABLES) -> ComputerConfig:
@@ -73,8 +70,11 @@ def parse_config(raw: bytes | str, variables: Mapping[str, str] = _NO_VARIABLES)
 
 
 def read_config(path: Path) -> ComputerConfig:
-    """Raises ConfigError: the file cannot be read, or is no JSON object; the message does not name the file."""
-    config = _read(content_of(path), variables_of(path))
+    """What the file holds; nothing but problems where it cannot be read, or is no JSON object."""
+    try:
+        config = _read(content_of(path), variables_of(path))
+    except ConfigError as error:
+        return ComputerConfig(problems=error.problems)
     problems = list(config.problems)
     servers = dict(config.servers)
     env_files: list[Path] = []
@@ -82,22 +82,18 @@ def read_config(path: Path) -> ComputerConfig:
         server = config.servers.get(name)  # None: it has other problems
         if host.env_file is None or not isinstance(server, MCPServerStdioConfig | None):
             continue
-        env_file = host.env_file
         try:
-            env_files.append(path.parent / _expanded(env_file))
+            env_files.append(path.parent / _expanded(host.env_file))
             variables = read_env_file(env_files[-1])
-            if server is not None:
-                own = server.server_parameters
-                env = {**variables, **(own.env or {})}
-                servers[name] = server.model_copy(update={PARAMETERS: own.model_copy(update={"env": env})})
         except ConfigError as error:
-            problems.append(f"{config.places[name].field('env_file')}: {env_file!r}: {error}")
+            problems.append(f"{config.places[name].field('env_file')}: {host.env_file!r}: {error}")
+            continue
+        if server is not None:
+            own = server.server_parameters
+            env = {**variables, **(own.env or {})}
+            servers[name] = server.model_copy(update={PARAMETERS: own.model_copy(update={"env": env})})
     return replace(
-        config,
-        servers=servers,
-        problems=tuple(problems),
-        env_files=tuple(env_files),
-        without_env_files=config.servers,
+        config, servers=servers, problems=tuple(problems), env_files=tuple(env_files), without_env_files=config.servers
     )
 
 
@@ -208,7 +204,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         raise ConfigError('has one MCP server without a name: put {"mcpServers": {"NAME": …}} around it')
     problems: list[str] = []
     # other hosts have settings of their own beside the servers
-    warned = [f"{key}: {_unread(key, document[key], above)}" for key in unread]
+    warned = [f"{key}: {lint.hinted(key, lint.TOP_LEVEL, 'is not read')}" for key in unread]
     inputs = _inputs(document.get("inputs"), problems, warned)
     input_ids = _ids(document.get("inputs"))
     defaults = document.get(DEFAULTS, {}) if above else {}
@@ -219,10 +215,9 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     places: dict[str, Place] = {}
     for name, body in bodies.items():
         if not other_mcp_hosts.is_server(body):
-            why = lint.NOT_A_SERVER
+            why = "is no MCP server with a 'command' or a 'url'"
             if not above:
-                why = "is no MCP server with a 'command' or a 'url'; servers stand under 'servers' or 'mcpServers'"
-                why = lint.hinted(name, lint.TOP_LEVEL, why)
+                why = lint.hinted(name, lint.TOP_LEVEL, f"{why}; servers stand under 'servers' or 'mcpServers'")
             problems.append(f"{Place(above, name).field()}: {why}")
             continue
         own = other_mcp_hosts.own_server(body)
@@ -242,13 +237,6 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     if not bodies:
         warned.append("names no MCP servers, so none runs")
     return ComputerConfig(servers, inputs, host, tuple(warned), places, tuple(problems))
-
-
-def _unread(key: str, value: Any, above: str) -> str:
-    if key in other_mcp_hosts.SERVER_KEYS and isinstance(value, dict) and value:
-        names = ", ".join(Place("", name).field() for name in value)
-        return f"is not read beside {above!r}, so these MCP servers do not run: {names}"
-    return lint.hinted(key, lint.TOP_LEVEL, "is not read")
 
 
 def _server(place: Place, body: dict[str, Any], problems: list[str]) -> MCPServerConfig | None:
@@ -274,22 +262,19 @@ def _server(place: Place, body: dict[str, Any], problems: list[str]) -> MCPServe
 
 def _inputs(bodies: Any, problems: list[str], warned: list[str]) -> dict[str, MCPServerInput]:
     inputs: dict[str, MCPServerInput] = {}
-    if bodies is not None and not isinstance(bodies, list):
+    if not isinstance(bodies, list | None):
         problems.append("inputs: must be a list")
         return inputs
     for index, written in enumerate(bodies or []):
         body = other_mcp_hosts.own_input(written)
         place = f"inputs[{index}]"
-        label = "".join(f" (input {said!r})" for said in _ids([body]))
         if isinstance(body, dict):
-            warned += (f"{warning}{label}" for warning in lint.lint_input(place, body))
-        found: list[str] = []
-        definition = checked(SERVER_INPUT.validate_python, body, found, _below(place))
-        problems += (f"{each}{label}" for each in found)
+            warned += lint.lint_input(place, body)
+        definition = checked(SERVER_INPUT.validate_python, body, problems, _below(place))
         if definition is None:
             continue
         if definition.id in inputs:
-            problems.append(f"{place}.id: is used twice{label}")
+            problems.append(f"{place}.id: {definition.id!r} is used twice")
         inputs[definition.id] = definition
     return inputs
 

@@ -23,7 +23,6 @@ from smcp_computer.config.lint import (
     PARAMETERS,
     CannotRun,
     ConfigError,
-    InputProgramFailed,
     Placeholder,
     checked,
     no_input,
@@ -111,8 +110,7 @@ class InputResolver:
 
         Raises:
             CannotRun: placeholders have no value in this environment, or one that makes the parameters invalid.
-            InputProgramFailed: the program of an input gave no value.
-            ConfigError: what a program printed makes the parameters invalid.
+            ConfigError: the program of an input gave no value, or one that makes the parameters invalid.
         """
         self.redactor.learn(secrets_of(server))
         given = {Placeholder("env", name): self._environ.get(name, "") for name in passed}
@@ -242,23 +240,23 @@ class InputResolver:
             )
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "cannot be started"
-            raise InputProgramFailed(f"{label}: {reason}") from None
+            raise ConfigError(f"{label}: {reason}") from None
         try:
             async with asyncio.timeout(COMMAND_TIMEOUT_S):
                 output, _ = await process.communicate()
         except TimeoutError:
-            raise InputProgramFailed(f"{label} did not end within {COMMAND_TIMEOUT_S:g} s") from None
+            raise ConfigError(f"{label} did not end within {COMMAND_TIMEOUT_S:g} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # also what it started
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), 2)
         if process.returncode != 0:
-            raise InputProgramFailed(f"{label} ended with status {process.returncode}")
+            raise ConfigError(f"{label} ended with status {process.returncode}")
         try:
             return output.decode().strip()
         except UnicodeDecodeError:
-            raise InputProgramFailed(f"{label} printed what is no UTF-8 text") from None
+            raise ConfigError(f"{label} printed what is no UTF-8 text") from None
 
 
 def take_secrets() -> dict[str, str]:

@@ -14,7 +14,15 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from smcp_computer.settings import DEFAULTS, HostSettings
+from smcp_computer.settings import (
+    DEFAULTS,
+    Allow,
+    CgroupLimits,
+    ConfirmPolicy,
+    HostSettings,
+    ProcessLimits,
+    Sandbox,
+)
 from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerInput
 from smcp_proto.schemas.tools import ToolMeta
@@ -37,10 +45,6 @@ class CannotRun(ConfigError):
     """One server can never run with this file in the environment of this process."""
 
 
-class InputProgramFailed(ConfigError):
-    """The program of a `command` input gave no value; it may give one another time."""
-
-
 def checked(
     validate: Callable[[Any], T], value: Any, problems: list[str], place: Callable[[str], str] = str
 ) -> T | None:
@@ -59,12 +63,14 @@ def checked(
 def _why(error: ErrorDetails) -> str:
     if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `unknown_fields`
         return reason_of(error)
-    *above, key = map(str, error["loc"])
-    model: type[BaseModel] = HostSettings
-    for name in above:
-        kind = model.model_fields[name].annotation
-        model = next(each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, BaseModel))
-    return hinted(key, model.model_fields, reason_of(error))
+    return hinted(str(error["loc"][-1]), _HOST_FIELDS, reason_of(error))
+
+
+_HOST_FIELDS: Final = [
+    name
+    for model in (HostSettings, ProcessLimits, CgroupLimits, Sandbox, ConfirmPolicy, Allow)
+    for name in model.model_fields
+]
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -94,7 +100,7 @@ class Place:
 
 _PLACEHOLDER: Final = re.compile(r"\$\{(input|env):([^${}]+)\}")
 _FOREIGN: Final = re.compile(
-    r"(?P<braces>\$\{\{?\s*(?:(?:env|secrets)\.)?(?P<name>[A-Za-z_]\w*)?[^}]*\}?\})"
+    r"\$\{\{?\s*(?:(?:env|secrets)\.)?(?P<name>[A-Za-z_]\w*)?[^}]*\}?\}"
     r"|(?<![\w$])\$(?P<bare>[A-Z][A-Z0-9_]+)\b|(?<!\w)%(?P<percent>[A-Z_]{3,})%"
 )
 """Placeholders of shells and other hosts: `${NAME}`, `${NAME:-x}`, `${env.NAME}`, `$NAME`, `%NAME%`."""
@@ -180,7 +186,6 @@ SERVER_MODELS: Final = _models(MCPServerConfig)
 INPUT_MODELS: Final = _models(MCPServerInput)
 TOP_LEVEL: Final = ("servers", "inputs", DEFAULTS)
 _ANYWHERE: Final = "$schema"
-NOT_A_SERVER: Final = "must be an object with a 'command' (a program) or a 'url'"
 
 
 def fields_of(kind: Any) -> tuple[set[str], set[str]]:
@@ -224,12 +229,8 @@ def lint_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection
     for path, text, _ in strings(body.get(PARAMETERS), PARAMETERS):
         for found in _FOREIGN.finditer(_PLACEHOLDER.sub("", text)):
             name = found["name"] or found["bare"] or found["percent"] or ""
-            is_named = name and not name.startswith(("input", "env"))
-            form = f"${{env:{name}}}" if is_named else "${input:ID} or ${env:NAME}"
-            why = f"write {form}: this form is not replaced"
-            if is_named and name[0].islower() and (found["braces"] or "").startswith(f"${{{name}"):  # an editor's
-                why = f"{found[0]} is a variable of an editor and is not replaced: write its value"
-            yield f"{place.field(path)}: {why}"
+            form = f"${{env:{name}}}" if name.isupper() else "a value, ${input:ID} or ${env:NAME}"
+            yield f"{place.field(path)}: write {form}: this form is not replaced"
 
 
 def unknown_tools(server: MCPServerConfig, host: HostSettings, tools: Collection[str]) -> tuple[tuple[str, str], ...]:
