@@ -1,10 +1,7 @@
 """Confirmation of tool calls: the policy, and who is asked.
 
-The first of these that says anything about a tool decides: `confirm.deny` of its server; `auto_apply: false` and
-`confirm.ask`; `auto_apply: true` and `confirm.allow`; `confirm.destructive`; `confirm.default`; the setting
-`SMCP_CONFIRM`, which is `ask` by default where somebody can be asked, else `allow`. `SMCP_CONFIRM=agent` asks the Agent
-by an elicitation. Otherwise the program of `SMCP_CONFIRM_COMMAND` is asked, or the user at the controlling terminal.
-Where there is neither, the tool is refused.
+`SMCP_CONFIRM=agent` asks the Agent by an elicitation. Otherwise the program of `SMCP_CONFIRM_COMMAND` is asked, or the
+user at the controlling terminal. Where there is neither, the tool is refused.
 """
 
 import asyncio
@@ -70,8 +67,8 @@ class Asker(Protocol):
 def wanted(
     setting: Confirm, policy: ConfirmPolicy, *, auto_apply: bool | None, names: frozenset[str], destructive: bool
 ) -> tuple[Confirm, str]:
-    """What the configuration says about a tool, and which part of it says so. `names`: its original
-    name, and its alias. Pure."""
+    """What the configuration says about a tool, and which part of it: the first rule that applies. `names`: its
+    original name, and its alias. Pure."""
     rules = [
         (not names.isdisjoint(policy.deny), Confirm.DENY, "confirm.deny"),
         (auto_apply is False, Confirm.ASK, "auto_apply is false"),

@@ -1,13 +1,9 @@
 """Keeps secrets from being told: which strings of a configuration are secret, and the same values in any other text.
 
-Agents may read the configuration without its secrets. Placeholders are kept, they tell nothing. Values of `env` and
-`headers` that are not placeholders alone, the default of a password input, an argument of an input's program that is
-named like a secret, arguments that are headers or variables, and what looks like a secret anywhere else become
-`"<redacted>"`; in a URL also the user, the values of the query, and long parts of the path with letters and digits.
-
-`Redactor` finds the values again in all that this process says (logs, reasons, and the texts of errors that Agents
-get), also in URL, base64 or JSON form, or as `repr` writes them. What a tool answers without an error is the Agent's,
-and is not changed. Who shows only a part of a text redacts it first: the beginning of a secret is not found.
+`shown` is the configuration for Agents, with `"<redacted>"` for secrets. `Redactor` finds them again in all that this
+process says (logs, reasons, and the texts of errors that Agents get), also in URL, base64 or JSON form, or as `repr`
+writes them. What a tool answers without an error is the Agent's, and is not changed. Who shows only a part of a text
+redacts it first: the beginning of a secret is not found.
 """
 
 import base64

@@ -2,8 +2,7 @@
 (NATS or gateways), and `HostSettings`: what a user sets for each MCP server beside what the protocol's pages define.
 
 The fields of `HostSettings` stand beside a server's own in the file, and as defaults for all servers under the key
-`defaults`. They say how a server runs here: Agents do not see them, and they are no part of `client:get_config`. `make
-docs` puts them with their docstrings into the JSON Schema of the file.
+`defaults`. Agents do not see them. `make docs` puts them with their docstrings into the JSON Schema of the file.
 """
 
 import os

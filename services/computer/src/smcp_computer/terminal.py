@@ -1,8 +1,7 @@
 """The controlling terminal of this process, where its user answers questions.
 
-It is `/dev/tty`, which is there also where standard error goes to a file or a pipe. Questions of all kinds
-(confirmations of tool calls, inputs) come one at a time: whoever asks holds `Terminal.turn`. Cancelling withdraws one.
-While a question is open, log lines on the same terminal appear above it. What the questions mean is not known here.
+It is `/dev/tty`, which is there also where standard error goes to a file or a pipe. Questions come one at a time:
+whoever asks holds `Terminal.turn`. Cancelling withdraws one. While one is open, log lines appear above it.
 
 SIGHUP says that the terminal was closed, which ends the process. From elsewhere it has the configuration read again.
 """

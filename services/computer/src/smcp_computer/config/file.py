@@ -118,11 +118,10 @@ def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
 
 
 async def file_changes(files: Callable[[], Collection[Path]]) -> AsyncGenerator[None, None]:
-    """Yields at once, for what changed since the files were read first, and then whenever one may have changed.
+    """Yields at once, and then whenever one of the files may have changed; they may be others after a change.
 
     They are looked at again and again, through their links: editors put another file in a file's place, Kubernetes
-    swaps a link beside it, and some file systems tell of no changes. `files` may return others after a change: the
-    configuration file names some of them.
+    swaps a link beside it, and some file systems tell of no changes.
     """
 
     def look() -> dict[Path, tuple[int, ...]]:
@@ -223,8 +222,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         own = other_mcp_hosts.own_server(body)
         place = places[name] = Place(above, name, own.written)
         warned += (f"{place.field(key)}: {why}" for key, why in own.mistakes)
-        warned += [*lint.unknown_fields(place, own.body), *lint.without_effect(place, own.body)]
-        warned += lint.lint_parameters(place, own.body, input_ids)
+        warned += [*lint.lint_fields(place, own.body), *lint.lint_parameters(place, own.body, input_ids)]
         found: list[str] = []
         of_host = {field: own.body[field] for field in HostSettings.model_fields if field in own.body}
         settings = checked(HostSettings.model_validate, defaults | of_host, found, place.field)

@@ -1,13 +1,10 @@
 """Values for the placeholders of the configuration (data-structures.txt, inputs).
 
-`${input:ID}` takes the first of these values that exists: the value in the secret store; the environment variable
-`SMCP_INPUT_<ID>` (the id in upper case, what is no letter or digit as `_`); what the user says, who is asked at the
-terminal and may take the default; the default; what the input's program prints. `${env:X}` is the environment
-variable X.
+`${input:ID}` takes the first that exists: the value in the secret store, `SMCP_INPUT_<ID>`, what the user says at the
+terminal, the default, what the input's program prints. `${env:X}` is the environment variable X.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import re
@@ -16,6 +13,7 @@ import signal
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
@@ -105,10 +103,10 @@ class InputResolver:
         self._kept = self.store.read() if self.store is not None else {}
 
     async def resolve(self, server: MCPServerConfig, passed: Iterable[str] = ()) -> MCPServerConfig:
-        """`server` with its parameters' placeholders replaced. The errors name the server, and each field. `passed`:
-        the environment variables that it gets beside its own.
+        """`server` with its parameters' placeholders replaced. `passed`: the environment variables that it gets beside
+        its own.
 
-        Raises:
+        Raises, naming the server and each field:
             CannotRun: placeholders have no value in this environment, or one that makes the parameters invalid.
             ConfigError: the program of an input gave no value, or one that makes the parameters invalid.
         """
@@ -152,13 +150,14 @@ class InputResolver:
         It may wait for a keyring. Raises SecretsError.
         """
         self.read_store()
-        found = []
-        for definition in self._inputs.values():
-            given = self._given(definition, default=True)
+
+        def source(definition: MCPServerInput) -> str | None:
             program = "its program" if isinstance(definition, MCPServerCommandInput) else None
-            source = program if given is None else given[0]
-            found.append({"id": definition.id, "description": definition.description, "source": source})
-        return found
+            given = self._given(definition, default=True)
+            return program if given is None else given[0]
+
+        every = self._inputs.values()
+        return [{"id": each.id, "description": each.description, "source": source(each)} for each in every]
 
     async def _value(self, server: str, placeholder: Placeholder) -> str:
         if placeholder.kind == "env":
@@ -239,18 +238,14 @@ class InputResolver:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else "cannot be started"
-            raise ConfigError(f"{label}: {reason}") from None
+            raise ConfigError(f"{label}: {getattr(error, 'strerror', None) or 'cannot be started'}") from None
         try:
-            async with asyncio.timeout(COMMAND_TIMEOUT_S):
-                output, _ = await process.communicate()
+            output, _ = await asyncio.wait_for(process.communicate(), COMMAND_TIMEOUT_S)
         except TimeoutError:
             raise ConfigError(f"{label} did not end within {COMMAND_TIMEOUT_S:g} s") from None
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # also what it started
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 2)
         if process.returncode != 0:
             raise ConfigError(f"{label} ended with status {process.returncode}")
         try:

@@ -14,15 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from smcp_computer.settings import (
-    DEFAULTS,
-    Allow,
-    CgroupLimits,
-    ConfirmPolicy,
-    HostSettings,
-    ProcessLimits,
-    Sandbox,
-)
+from smcp_computer.settings import DEFAULTS, HostSettings
 from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerInput
 from smcp_proto.schemas.tools import ToolMeta
@@ -61,16 +53,11 @@ def checked(
 
 
 def _why(error: ErrorDetails) -> str:
-    if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `unknown_fields`
+    if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `lint_fields`
         return reason_of(error)
-    return hinted(str(error["loc"][-1]), _HOST_FIELDS, reason_of(error))
-
-
-_HOST_FIELDS: Final = [
-    name
-    for model in (HostSettings, ProcessLimits, CgroupLimits, Sandbox, ConfirmPolicy, Allow)
-    for name in model.model_fields
-]
+    schema = HostSettings.model_json_schema()
+    known = [name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", ())]
+    return hinted(str(error["loc"][-1]), known, reason_of(error))
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -199,15 +186,12 @@ def fields_of(kind: Any) -> tuple[set[str], set[str]]:
 OF_PROGRAMS: Final = frozenset({"env_file", "user", "environment", "limits", "cgroup", "sandbox"})
 
 
-def without_effect(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
-    """Warns of settings for a program of this host at a server over HTTP; `body` as in `unknown_fields`."""
+def lint_fields(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
+    """Warns of fields that are not read, and of settings for a program of this host at a server over HTTP; `body` is in
+    the structure of the protocol."""
     if body.get("type") in ("streamable", "sse"):
         for key in OF_PROGRAMS.intersection(body):
             yield f"{place.field(key)}: has no effect: it is for stdio servers, and this one runs elsewhere"
-
-
-def unknown_fields(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
-    """Warns of fields that are not read; `body` is in the structure of the protocol."""
     fields, inner = fields_of(body.get("type"))
     meta = set(ToolMeta.model_fields)
     parts = [("", body, fields), (PARAMETERS, body.get(PARAMETERS), inner)]
