@@ -22,6 +22,7 @@ from smcp_computer.elicitation import (
     OpenElicitations,
     ToolCall,
     approval,
+    check,
 )
 from smcp_computer.handlers.tool_call import CallRecord
 from smcp_computer.mcp.sdk_adapter import Watch
@@ -48,12 +49,10 @@ def request(req_id: str = "1", **fields: Any) -> ToolCallReq:
     )
 
 
-def elicitation(
-    req_id: str = "1", waiting: Waiting | None = None, form: Any = FORM, state: str | None = None
-) -> OpenElicitation:
+def elicitation(req_id: str = "1", waiting: Waiting | None = None, form: Any = FORM) -> OpenElicitation:
     target = cast("Target", None)  # not looked at here
     call = cast("Any", waiting)
-    return OpenElicitation(CallNames.of(request(req_id)), "key-1", target, {"q": form}, 1, state, waiting=call)
+    return OpenElicitation(CallNames.of(request(req_id)), "key-1", target, {"q": form}, 1, waiting=call)
 
 
 async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the_calls_that_wait() -> None:
@@ -63,10 +62,10 @@ async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the
         elicitations.add(replace(elicitation(str(number), call), subject=f"key-{1 + number // 16}"))
     with pytest.raises(ElicitationRefused, match="too many or too large calls of this user wait for answers already"):
         elicitations.add(elicitation("one more"))
-    elicitations.cancel("anna", "0", "of another")
-    elicitations.cancel("bert", "0", "key-1")
+    elicitations.cancel("anna", ("0", "of another"))
+    elicitations.cancel("bert", ("0", "key-1"))
     assert len(elicitations) == 64
-    elicitations.cancel("anna", "0", "key-1")
+    elicitations.cancel("anna", ("0", "key-1"))
     assert calls[0].stopped == "cancelled"
     elicitations.add(elicitation("one more"))
     elicitations.close()
@@ -96,8 +95,8 @@ async def test_one_users_waiting_calls_leave_room_for_the_parameters_of_others()
     with pytest.raises(ElicitationRefused, match="too large calls of this user wait"):
         elicitations.add(waiting("3", "key-1"))
     elicitations.add(waiting("4", "key-2"))
-    elicitations.cancel("anna", "1", "key-1")
-    elicitations.cancel("anna", "2", "key-1")
+    elicitations.cancel("anna", ("1", "key-1"))
+    elicitations.cancel("anna", ("2", "key-1"))
     elicitations.add(waiting("5", "key-1"))
     elicitations.close()
 
@@ -108,11 +107,11 @@ async def test_the_elicitations_of_a_call_that_is_cancelled_and_of_an_agent_that
     for number in "123":
         state = elicitations.add(elicitation(number))["meta"]["a2c_input_required"]["state"]
     elicitations.take(request("4", input_state=state, input_responses={"q": {"action": "decline"}}), "key-1")
-    elicitations.cancel("anna", "1", "key-1")
+    elicitations.cancel("anna", ("1", "key-1"))
     assert len(elicitations) == 1
-    elicitations.agent_left("bert")
+    elicitations.cancel("bert")
     assert len(elicitations) == 1
-    elicitations.agent_left("anna")
+    elicitations.cancel("anna")
     assert len(elicitations) == 0
 
 
@@ -141,15 +140,15 @@ async def test_only_the_subject_that_was_asked_can_answer() -> None:
         (FORM, "s" * MAX_BYTES),
     ],
 )
-async def test_elicitations_that_are_too_large_are_refused(form: dict[str, Any], state: str | None) -> None:
+def test_elicitations_that_are_too_large_are_refused(form: dict[str, Any], state: str | None) -> None:
     with pytest.raises(ElicitationRefused, match="sent an elicitation of more than 65536 bytes"):
-        OpenElicitations(within_s=60).add(elicitation(form=form, state=state))
+        check({"q": form}, 1, state)
 
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list"])
-async def test_what_mcp_has_deprecated_is_refused(method: str) -> None:
+def test_what_mcp_has_deprecated_is_refused(method: str) -> None:
     with pytest.raises(ElicitationRefused, match=f"asks for '{method}', which A2C-SMCP does not support"):
-        OpenElicitations(within_s=60).add(elicitation(form={"method": method}))
+        check({"q": {"method": method}}, 1)
 
 
 async def test_an_mcp_server_cannot_pose_as_the_computers_approval_request() -> None:
@@ -157,16 +156,16 @@ async def test_an_mcp_server_cannot_pose_as_the_computers_approval_request() -> 
     target, names = cast("Target", None), CallNames.of(request())
     asked = approval("'box' wants to run 'book'. Run it?")
     with pytest.raises(ElicitationRefused, match="under 'a2c_approval': such a key is the Computer's own"):
-        elicitations.add(OpenElicitation(names, "key-1", target, asked, 1))
+        check(asked, 1)
     result = elicitations.add(OpenElicitation(names, "key-1", target, asked, 1, is_approval=True))
     assert list(result["meta"]["a2c_input_required"]["requests"]) == ["a2c_approval"]
 
 
 @pytest.mark.parametrize("schema", [{"properties": {"day": 5}}, {"properties": {"day": {"enum": 5}}}, {"$ref": "x:y"}])
-async def test_a_form_whose_schema_cannot_be_used_is_refused(schema: dict[str, Any]) -> None:
+def test_a_form_whose_schema_cannot_be_used_is_refused(schema: dict[str, Any]) -> None:
     form = {**FORM, "params": {"message": "Which day?", "requestedSchema": schema}}
     with pytest.raises(ElicitationRefused, match="sent an elicitation whose schema cannot be used"):
-        OpenElicitations(within_s=60).add(elicitation(form=form))
+        check({"q": form}, 1)
 
 
 @pytest.mark.rule("answers.calls.elicitation.fit")
@@ -199,10 +198,9 @@ def form(message: str = "Sure?") -> types.ElicitRequestFormParams:
 class Answering:
     """A call that accepts what its server asks."""
 
-    open_count = 0
-
     def __init__(self, identity: object) -> None:
         self.identity = identity
+        self.unanswered: dict[str, Any] = {}
         self.elicited = 0
 
     async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -238,7 +236,7 @@ async def test_of_the_elicitations_that_a_server_pushes_only_those_within_the_bo
     call = pending()
     pushed = [asyncio.create_task(call.elicit(form("?" * size))) for _ in range(1000)]
     await eventually(lambda: sum(each.done() for each in pushed) == len(pushed) - kept)
-    assert call.open_count == kept
+    assert len(call.unanswered) == kept
     ended = [each.result() for each in pushed if each.done()]
     refused = [answer for answer in ended if isinstance(answer, types.ErrorData)]
     assert len(refused) == len(pushed) - kept
@@ -246,7 +244,7 @@ async def test_of_the_elicitations_that_a_server_pushes_only_those_within_the_bo
     call.close()
     answers = [answer for each in pushed if isinstance(answer := await each, types.ElicitResult)]
     assert [answer.action for answer in answers] == ["cancel"] * kept
-    assert call.open_count == 0
+    assert len(call.unanswered) == 0
 
 
 def test_a_large_result_is_not_kept_for_a_request_that_is_still_to_come() -> None:

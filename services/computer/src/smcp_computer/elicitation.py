@@ -101,9 +101,7 @@ class OpenElicitations:
         return len(self._open)
 
     def add(self, elicitation: OpenElicitation) -> dict[str, Any]:
-        """The result that sends it to the Agent. Raises ElicitationRefused."""
-        is_approval = elicitation.is_approval
-        check(elicitation.requests, elicitation.elicited, elicitation.server_state, is_approval=is_approval)
+        """The result that sends it, `check`ed, to the Agent. Raises ElicitationRefused: there are too many."""
         kept = 0 if elicitation.waiting is None else elicitation.request.size
         share = self._budget.take(max(kept, LEAST_SHARE), elicitation.subject or elicitation.request.agent)
         if share is None:
@@ -139,16 +137,12 @@ class OpenElicitations:
         self._remove(state)
         return found
 
-    def cancel(self, agent: str, req_id: str, subject: str) -> None:
-        """The Agent does not answer the elicitations of this call."""
+    def cancel(self, agent: str, call: tuple[str, str] | None = None) -> None:
+        """The Agent does not answer the elicitations of this call (its `req_id` and subject); None: of any call, as it
+        has left the office."""
         for state, (elicitation, _, _) in list(self._open.items()):
-            if (elicitation.request.agent, elicitation.request.req_id, elicitation.subject) == (agent, req_id, subject):
-                self._drop(state, "cancelled")
-
-    def agent_left(self, agent: str) -> None:
-        """The Agent has left the office and stays away: nobody will answer what it was asked."""
-        for state, (elicitation, _, _) in list(self._open.items()):
-            if elicitation.request.agent == agent:
+            names = elicitation.request
+            if names.agent == agent and call in (None, (names.req_id, elicitation.subject)):
                 self._drop(state, "cancelled")
 
     def close(self) -> None:
@@ -167,11 +161,11 @@ class OpenElicitations:
         return elicitation
 
 
-def check(requests: Elicitations, elicited: int, server_state: str | None = None, *, is_approval: bool = False) -> None:
-    """Raises ElicitationRefused: not supported, too many, too large, with a schema that cannot be used, or an MCP
-    server's own under a key by which an Agent knows its Computer's (`is_approval`)."""
+def check(requests: Elicitations, elicited: int, server_state: str | None = None) -> None:
+    """Let elicitations of an MCP server through. Raises ElicitationRefused: not supported, too many, too large, with a
+    schema that cannot be used, or under a key by which an Agent knows its Computer's approval requests."""
     for key, each in requests.items():
-        if key.startswith(tool_results.OUR_PREFIX) and not is_approval:
+        if key.startswith(tool_results.OUR_PREFIX):
             raise ElicitationRefused(f"sent an elicitation under {key[:50]!r}: such a key is the Computer's own")
         if (method := each.get("method")) != ELICITATION:
             raise ElicitationRefused(f"asks for {str(method)[:50]!r}, which A2C-SMCP does not support (deprecated)")
@@ -245,10 +239,6 @@ class ToolCall:
     def identity(self) -> tuple[str, str, str, bytes]:
         names = CallNames.of(self.request)
         return names.agent, self.caller.subject, names.tool_name, names.params
-
-    @property
-    def open_count(self) -> int:
-        return len(self.unanswered)
 
     async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
         """The answer to an elicitation of a server of MCP 2025, while its call runs."""

@@ -182,7 +182,7 @@ class ToolCalls:
     def cancel(self, notice: AgentCallData, subject: str = "") -> None:
         """Cancel the call that an Agent does not want any more, if it runs here."""
         office = self.seat.office
-        self.elicitations.cancel(notice.agent, notice.req_id, subject)
+        self.elicitations.cancel(notice.agent, (notice.req_id, subject))
         if self.owner.cancel((self.seat,), office, notice.agent, notice.req_id, subject):
             ids = trace_id(office, notice.agent, notice.req_id)
             with bind_call(req_id=notice.req_id, office=office, trace_id=ids):
@@ -190,7 +190,7 @@ class ToolCalls:
 
     def agent_left(self, agent: str, ownership: Ownership, is_back: Callable[[], bool]) -> None:
         """An Agent has left: where it stays away, its calls are cancelled, those too that wait for its answer."""
-        dropped = partial(self.elicitations.agent_left, agent)
+        dropped = partial(self.elicitations.cancel, agent)
         self.owner.agent_left(self.seat.office, agent, ownership, is_back, dropped)
 
     def recent(self) -> Mapping[str, list[dict[str, Any]]]:

@@ -115,7 +115,7 @@ class Watch:
                 else "no call of this MCP server runs"
             )
             return types.ErrorData(code=types.INVALID_REQUEST, message=f"elicitation refused: {why}")
-        return await min(elicitors, key=lambda each: each.open_count).elicit(params)
+        return await min(elicitors, key=lambda each: len(each.unanswered)).elicit(params)
 
     def _progressed(self, params: Mapping[str, Any]) -> None:
         token = params.get("progressToken")
