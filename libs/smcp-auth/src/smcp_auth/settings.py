@@ -15,25 +15,19 @@ from smcp_auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_service.files import UnusableFile, read_protected
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError, is_loopback, listed
 
-_HTTP: Final = ("http", "https")
+
+def _each(pattern: str, said: str) -> AfterValidator:
+    def check(value: str) -> str:
+        for part in listed(value.lower()):
+            if not re.fullmatch(pattern, part):
+                raise ValueError(f"{part!r} is not {said}")
+        return value
+
+    return AfterValidator(check)
 
 
-_HOST: Final = re.compile(r"[^\s:/@*]+|\[[0-9a-f:.]+\]")
-_ORIGIN: Final = re.compile(r"https?://[^\s/@*?#]+")
-
-
-def _hosts(value: str) -> str:
-    for name in listed(value.lower()):
-        if not _HOST.fullmatch(name):
-            raise ValueError(f"{name!r} is not a host name without a port, such as smcp.example.com")
-    return value
-
-
-def _origins(value: str) -> str:
-    for origin in listed(value.lower()):
-        if not _ORIGIN.fullmatch(origin):
-            raise ValueError(f"{origin!r} is not an origin such as https://smcp.example.com")
-    return value
+_HOSTS: Final = _each(r"[^\s:/@*]+|\[[0-9a-f:.]+\]", "a host name without a port, such as smcp.example.com")
+_ORIGINS: Final = _each(r"https?://[^\s/@*?#]+", "an origin such as https://smcp.example.com")
 
 
 def _secret(value: SecretStr) -> SecretStr:
@@ -48,7 +42,7 @@ def _key_set(value: str) -> str:
             raise ValueError("has to be a URL, or a file that is there")
         return value
     parts = urlsplit(value)
-    if parts.scheme not in _HTTP or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("has to be a file, or a URL like https://issuer/keys")
     _ = parts.port  # raises a ValueError of its own when it is not a port
     return value
@@ -78,12 +72,12 @@ class AuthSettings(ServiceSettings):
     auth_proxies: Annotated[str, AfterValidator(_networks)] = Field(
         default="", description="addresses and networks of proxies whose X-Forwarded-For is believed, with commas"
     )
-    allowed_hosts: Annotated[str, AfterValidator(_hosts)] = Field(
+    allowed_hosts: Annotated[str, _HOSTS] = Field(
         default="",
         description="host names that `Host` may have besides loopback's, with commas; empty: only loopback's on "
         "loopback without authentication, else any",
     )
-    allowed_origins: Annotated[str, AfterValidator(_origins)] = Field(
+    allowed_origins: Annotated[str, _ORIGINS] = Field(
         default="", description="origins of web pages that may connect, with commas: https://office.example.com"
     )
     insecure: bool = Field(default=False, description="without authentication listen on any address, all the same")

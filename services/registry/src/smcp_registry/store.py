@@ -24,15 +24,7 @@ from typing import Final, TypeVar
 
 import nats.errors
 from nats.js import JetStreamContext, api
-from nats.js.errors import (
-    APIError,
-    BadRequestError,
-    KeyNotFoundError,
-    KeyWrongLastSequenceError,
-    NoStreamResponseError,
-    NotFoundError,
-    ServiceUnavailableError,
-)
+from nats.js import errors as js_errors
 from nats.js.kv import KeyValue
 from pydantic import ValidationError
 
@@ -109,7 +101,7 @@ class Bucket:
     async def read(self, key: str) -> Stored:
         try:
             entry = await self._asked(lambda: self._kv.get(key))
-        except KeyNotFoundError as error:
+        except js_errors.KeyNotFoundError as error:
             revision = error.entry.revision if error.entry is not None else 0
             return Stored(None, revision or 0)
         # nats-py gives the server's expiry marker as an entry without a value
@@ -119,7 +111,7 @@ class Bucket:
         """Raises Conflict, and Unavailable: where it may have been written, `details.may_have_run` is true."""
         try:
             revision = await self._asked(lambda: self._kv.update(key, value, last=last), writing=True)
-        except KeyWrongLastSequenceError as error:
+        except js_errors.KeyWrongLastSequenceError as error:
             raise Conflict(key) from error
         self.written = max(self.written, revision)
         return revision
@@ -145,7 +137,7 @@ class Bucket:
                 async with asyncio.timeout(ANSWER_S) as limit:
                     answer = await self._taken(ask, limit.when() or 0.0)
             raise_if_cancelled()
-        except (KeyNotFoundError, KeyWrongLastSequenceError):
+        except (js_errors.KeyNotFoundError, js_errors.KeyWrongLastSequenceError):
             raise
         except (nats.errors.Error, TimeoutError) as error:
             self._unanswered += isinstance(error, TimeoutError) or _not_taken(error)
@@ -173,9 +165,9 @@ class Bucket:
 
 def _not_taken(error: Exception) -> bool:
     """Whether there was no responder; of a request to JetStream's API nats-py says that as an error without a code."""
-    if isinstance(error, ServiceUnavailableError):
+    if isinstance(error, js_errors.ServiceUnavailableError):
         return error.err_code is None
-    return isinstance(error, NoStreamResponseError | nats.errors.NoRespondersError)
+    return isinstance(error, js_errors.NoStreamResponseError | nats.errors.NoRespondersError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +228,11 @@ async def ask_jetstream(what: str, ask: Callable[[], Awaitable[T]], *, deadline:
         except (nats.errors.Error, TimeoutError) as error:
             reason = "no answer in time" if isinstance(error, TimeoutError) else describe(error)
             starting = True
-            if isinstance(error, APIError):
+            if isinstance(error, js_errors.APIError):
                 reason = error.description or reason
                 # A bucket that another registry is making is not found yet, and a new leader does not know all nodes.
-                starting = isinstance(error, NotFoundError | ServiceUnavailableError) or error.err_code == NO_PEERS
+                unready = js_errors.NotFoundError | js_errors.ServiceUnavailableError
+                starting = isinstance(error, unready) or error.err_code == NO_PEERS
             if not starting or loop.time() + PAUSE_S >= deadline:
                 raise StoreUnusable(f"{what}: {reason}") from error
             _log.warning("%s now: %s", what, reason)
@@ -311,7 +304,7 @@ async def make_stream(js: JetStreamContext, plan: api.StreamConfig) -> bool:
     """Where it is missing; one that is there stays as it is. False: that differs from the plan."""
     try:
         await js.add_stream(plan)
-    except BadRequestError as error:
+    except js_errors.BadRequestError as error:
         if error.err_code != NAME_IN_USE:
             raise
         return False

@@ -22,20 +22,8 @@ from typing import Any, Final
 
 import bcrypt
 
+from smcp_bus import subjects
 from smcp_bus.nats.config import BadCredentials, load_credentials
-from smcp_bus.subjects import (
-    AUDIT_ALL,
-    HOSTS,
-    HOSTS_ASSERT_ALL,
-    HOSTS_GATEWAY_LEASE_ALL,
-    HOSTS_LEASE_ALL,
-    LOG_LEVEL,
-    OPERATORS,
-    OPERATORS_ALL,
-    OWNER_QUEUE,
-    REGISTRY_QUEUE,
-    ROOT,
-)
 from smcp_proto.member_names import encode_name
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_service.files import replace_files
@@ -76,7 +64,7 @@ def inbox_prefix(credential: str) -> str:
 
 def _computer(host: ComputerHost) -> Grant:
     """A host of Computers: it speaks as them, answers for them, and hears its office."""
-    own, room = f"{HOSTS}.{encode_name(host.credential)}", f"{ROOT}.{encode_name(host.office)}"
+    own, room = f"{subjects.HOSTS}.{encode_name(host.credential)}", f"{subjects.ROOT}.{encode_name(host.office)}"
     tokens = [encode_name(name) for name in host.computers]
     return Grant(
         publish=(
@@ -84,10 +72,10 @@ def _computer(host: ComputerHost) -> Grant:
             f"{own}.*.lease",
         ),
         subscribe=(
-            *(f"{room}.client.{token}.> {OWNER_QUEUE}" for token in tokens),
+            *(f"{room}.client.{token}.> {subjects.OWNER_QUEUE}" for token in tokens),
             f"{room}.notify.>",
             f"{own}.*.alive",
-            LOG_LEVEL,
+            subjects.LOG_LEVEL,
             f"{inbox_prefix(host.credential)}.>",
         ),
         may_respond=True,
@@ -96,22 +84,22 @@ def _computer(host: ComputerHost) -> Grant:
 
 def _gateway(credential: str) -> Grant:
     """A gateway speaks for the members connected to it, and answers for Computers that speak Socket.IO only."""
-    own = f"{HOSTS}.{encode_name(credential)}"
+    own = f"{subjects.HOSTS}.{encode_name(credential)}"
     return Grant(
         publish=(
-            f"{ROOT}.*.client.>",
-            f"{ROOT}.*.server.>",
+            f"{subjects.ROOT}.*.client.>",
+            f"{subjects.ROOT}.*.server.>",
             f"{own}.*.gateway_lease",
             f"{own}.*.lease",  # an older gateway renews here
             f"{own}.*.assert",
-            AUDIT_ALL,
+            subjects.AUDIT_ALL,
             f"{_INBOX}.>",
         ),
         subscribe=(
-            f"{ROOT}.*.notify.>",
-            f"{ROOT}.*.client.> {OWNER_QUEUE}",
+            f"{subjects.ROOT}.*.notify.>",
+            f"{subjects.ROOT}.*.client.> {subjects.OWNER_QUEUE}",
             f"{own}.*.alive",
-            LOG_LEVEL,
+            subjects.LOG_LEVEL,
             f"{inbox_prefix(credential)}.>",
         ),
     )
@@ -121,21 +109,21 @@ def _registry(credential: str) -> Grant:
     """The registry alone announces, and alone touches JetStream."""
     return Grant(
         publish=(
-            f"{ROOT}.*.notify.>",
-            AUDIT_ALL,
-            f"{HOSTS}.*.*.alive",
+            f"{subjects.ROOT}.*.notify.>",
+            subjects.AUDIT_ALL,
+            f"{subjects.HOSTS}.*.*.alive",
             "$JS.API.>",
             "$KV.>",
             "$JS.ACK.>",
             f"{_INBOX}.>",
         ),
         subscribe=(
-            f"{ROOT}.*.server.> {REGISTRY_QUEUE}",
-            f"{HOSTS_LEASE_ALL} {REGISTRY_QUEUE}",
-            f"{HOSTS_GATEWAY_LEASE_ALL} {REGISTRY_QUEUE}",
-            f"{HOSTS_ASSERT_ALL} {REGISTRY_QUEUE}",
-            LOG_LEVEL,
-            f"{OPERATORS_ALL} {REGISTRY_QUEUE}",
+            f"{subjects.ROOT}.*.server.> {subjects.REGISTRY_QUEUE}",
+            f"{subjects.HOSTS_LEASE_ALL} {subjects.REGISTRY_QUEUE}",
+            f"{subjects.HOSTS_GATEWAY_LEASE_ALL} {subjects.REGISTRY_QUEUE}",
+            f"{subjects.HOSTS_ASSERT_ALL} {subjects.REGISTRY_QUEUE}",
+            subjects.LOG_LEVEL,
+            f"{subjects.OPERATORS_ALL} {subjects.REGISTRY_QUEUE}",
             f"{inbox_prefix(credential)}.>",
         ),
     )
@@ -145,7 +133,7 @@ def _operator(credential: str) -> Grant:
     """An operator looks, and changes nothing but what is logged. It asks the registries, never JetStream: that
     answers on any subject that a request names, such as one that deletes the stream."""
     return Grant(
-        publish=(LOG_LEVEL, f"{OPERATORS}.{encode_name(credential)}.*"),
+        publish=(subjects.LOG_LEVEL, f"{subjects.OPERATORS}.{encode_name(credential)}.*"),
         subscribe=(f"{inbox_prefix(credential)}.>",),
     )
 

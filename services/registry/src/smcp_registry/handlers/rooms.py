@@ -13,34 +13,13 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel
 
+from smcp_bus import registry_contract as contract
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
 from smcp_bus.limits import Buckets, Rate
-from smcp_bus.registry_contract import (
-    GATEWAY_LEASE,
-    AssertedMember,
-    Assertion,
-    AssertionResult,
-    AssertOutcome,
-    Confirmed,
-    FindComputer,
-    Found,
-    Joined,
-    LeaseRenewal,
-    LeaseState,
-    Left,
-    Member,
-    Nothing,
-    Offices,
-    OfficesQuestion,
-    OfficeSummary,
-    Room,
-    RoomMember,
-    RoomQuestion,
-    capabilities_text,
-)
+from smcp_bus.registry_contract import AssertedMember, AssertOutcome
 from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, RateLimited, SmcpError, Unavailable
@@ -85,34 +64,34 @@ class Handlers:
     audit: Audit
     leases: Leases
 
-    async def join_office(self, request: EnterOfficeReq, call: Call) -> Joined:
+    async def join_office(self, request: EnterOfficeReq, call: Call) -> contract.Joined:
         office, role, name = named(call)
         self.audit.trail.check()
         if request.office_id != office:
             raise NotAllowed("office_id is not the sender's own", details={"field": "office_id"})
         claim = claim_of(call)
         if claim.capabilities is None and request.capabilities is not None:
-            claim = claim.model_copy(update={"capabilities": capabilities_text(request.capabilities)})
+            claim = claim.model_copy(update={"capabilities": contract.capabilities_text(request.capabilities)})
         until = call.deadline - LAST_S
         decision, stored = await self.seats.claim(office, role, name, claim, until=until, from_silent=True)
         if decision.action is Action.REFUSE:
             holder = decision.holder
             details = {} if holder is None else {"holder": holder.name, "since": time_of(holder.since)}
             raise NotAllowed(decision.why, details=details)
-        return Joined(
+        return contract.Joined(
             revision=stored.revision,
             tenure=stored.tenure,
             unchanged=decision.action is Action.UNCHANGED,
             taken_up=decision.taken_up,
         )
 
-    async def leave_office(self, request: LeaveOfficeReq, call: Call) -> Left:
+    async def leave_office(self, request: LeaveOfficeReq, call: Call) -> contract.Left:
         office, role, name = named(call)
         if request.office_id != office:
             raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
         if role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
-            return Left(revision=(await self.seats.move(office, role, name, claim_of(call))).revision)
-        return Left(revision=await self.seats.release(office, role, name, claim_of(call)))
+            return contract.Left(revision=(await self.seats.move(office, role, name, claim_of(call))).revision)
+        return contract.Left(revision=await self.seats.release(office, role, name, claim_of(call)))
 
     async def list_room(self, request: ListRoomReq, call: Call) -> RawJson:
         office, _, _ = named(call)
@@ -124,7 +103,7 @@ class Handlers:
         sessions = self.callers.view.sessions_json(office, asker.record.owner)
         return RawJson(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
 
-    async def find(self, request: FindComputer, call: Call) -> Found:
+    async def find(self, request: contract.FindComputer, call: Call) -> contract.Found:
         """Asked by a gateway after "no responder": whether that Computer is in the sender's office. Answered at once;
         without quorum from the view alone.
         """
@@ -145,9 +124,9 @@ class Handlers:
         if asker is None:
             raise NotInOffice(NOT_A_MEMBER)
         awaited = record_key(office, "computer", request.computer) in self.callers.view.awaited(office)
-        return Found(member=record is not None or awaited, moving=record is not None and record.moving)
+        return contract.Found(member=record is not None or awaited, moving=record is not None and record.moving)
 
-    async def confirm(self, _: Nothing, call: Call) -> Confirmed:
+    async def confirm(self, _: contract.Nothing, call: Call) -> contract.Confirmed:
         """Asked by an owner after its connection broke or it was suspended: whether its claim still stands.
 
         Read from the view, so that it works without quorum; `view` says how new it is.
@@ -156,24 +135,25 @@ class Handlers:
         await self.callers.settled(call)
         entry, upto = self.callers.view.member(*named(call)), self.callers.view.revision
         if entry is None or not entry.holds(claim):
-            return Confirmed(mine=False, view=upto)
-        return Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=upto)
+            return contract.Confirmed(mine=False, view=upto)
+        return contract.Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=upto)
 
-    async def list_offices(self, request: OfficesQuestion, call: Call) -> Offices:
+    async def list_offices(self, request: contract.OfficesQuestion, call: Call) -> contract.Offices:
         """For operators: a page of the offices that have members, by name."""
         await self.callers.settled(call)
         view = self.callers.view
         names = heapq.nsmallest(request.limit + 1, (each for each in view.offices if each > request.after))
         page = names[: request.limit]
-        return Offices(offices=[self._summary(office) for office in page], more=len(names) > len(page))
+        return contract.Offices(offices=[self._summary(office) for office in page], more=len(names) > len(page))
 
-    def _summary(self, office: str) -> OfficeSummary:
+    def _summary(self, office: str) -> contract.OfficeSummary:
         members = [each.record for each in self.callers.view.members(office) if each.record.announced]
         agent = next((each for each in members if each.role == "agent"), None)
         name, since = (None, None) if agent is None else (agent.name, time_of(agent.since))
-        return OfficeSummary(office=office, agent=name, since=since, computers=len(members) - (agent is not None))
+        computers = len(members) - (agent is not None)
+        return contract.OfficeSummary(office=office, agent=name, since=since, computers=computers)
 
-    async def show_room(self, request: RoomQuestion, call: Call) -> Room:
+    async def show_room(self, request: contract.RoomQuestion, call: Call) -> contract.Room:
         """For operators: a page of the members of an office, Agent first. An office is there while it has members."""
         await self.callers.settled(call)
         self.callers.check_not_lost(request.office)
@@ -182,7 +162,7 @@ class Handlers:
         behind = records if request.after is None else [each for each in records if _seat(each) > request.after]
         page = behind[: request.limit]
         members = [
-            RoomMember(
+            contract.RoomMember(
                 role=record.role,
                 name=record.name,
                 since=time_of(record.since),
@@ -192,7 +172,7 @@ class Handlers:
             )
             for record in page
         ]
-        return Room(office=request.office, members=members, more=len(behind) > len(page))
+        return contract.Room(office=request.office, members=members, more=len(behind) > len(page))
 
     async def update(self, request: BaseModel, call: Call) -> None:
         """Publish the event's notification with the request's own content, unknown fields included. A Computer that it
@@ -215,7 +195,7 @@ class Handlers:
 
     async def update_capabilities(self, request: UpdateCapabilitiesReq, call: Call) -> None:
         office, _, name = named(call)
-        member, text = await self.callers.member(call), capabilities_text(request.capabilities)
+        member, text = await self.callers.member(call), contract.capabilities_text(request.capabilities)
         await self.seats.amend(office, "computer", name, member.record, capabilities=text)
         await self.update(request, call)
 
@@ -232,12 +212,12 @@ class Handlers:
         with sending(subject) as carried:
             await self.bus.publish(subject, body, headers={**kept, **carried})
 
-    async def lease(self, request: LeaseRenewal, call: Call) -> LeaseState:
+    async def lease(self, request: contract.LeaseRenewal, call: Call) -> contract.LeaseState:
         """Renew a lease. A Computer's, which is any on `lease`, has no part in the fair share of gateways."""
-        renewal = request if call.row is GATEWAY_LEASE else LeaseRenewal()
+        renewal = request if call.row is contract.GATEWAY_LEASE else contract.LeaseRenewal()
         return await self.leases.renew(*_process(call), renewal)
 
-    async def assert_members(self, request: Assertion, call: Call) -> AssertionResult:
+    async def assert_members(self, request: contract.Assertion, call: Call) -> contract.AssertionResult:
         """Decide on each member as on a join; nothing is announced of one that stands as asserted.
 
         One that is moving is marked as such, and never claims a seat: it is on its way out.
@@ -246,7 +226,7 @@ class Handlers:
         await self.callers.settled(call)
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def decide(member: Member) -> AssertedMember:
+        async def decide(member: contract.Member) -> AssertedMember:
             async with limit:
                 try:
                     async with asyncio.timeout_at(call.deadline - RESERVE_S):
@@ -256,9 +236,9 @@ class Handlers:
                 except SmcpError as error:
                     return AssertedMember(outcome=AssertOutcome.REFUSED, why=error.message)
 
-        return AssertionResult(members=list(await asyncio.gather(*map(decide, request.members))))
+        return contract.AssertionResult(members=list(await asyncio.gather(*map(decide, request.members))))
 
-    async def _assert(self, member: Member, owner: tuple[str, str], *, until: float) -> AssertedMember:
+    async def _assert(self, member: contract.Member, owner: tuple[str, str], *, until: float) -> AssertedMember:
         seat, claim = (member.office, member.role, member.name), member.claim
         check_claim(claim)
         if (claim.credential, claim.process) != owner:
