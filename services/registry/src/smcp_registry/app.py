@@ -33,7 +33,6 @@ from smcp_registry.store import (
     StoreUnusable,
     ask_jetstream,
     make_missing,
-    make_stream,
     open_store,
 )
 from smcp_registry.sweeper import Sweeper
@@ -75,11 +74,8 @@ async def open_registry(
     metrics = Metrics() if metrics is None else metrics
     js, lease_s = bus.jetstream(), settings.lease_s
     deadline = asyncio.get_running_loop().time() + START_S
-    store = await open_store(bus, js, lease_s=lease_s, replicas=settings.kv_replicas)
     recorded = audit_plan(settings)
-    if recorded is not None:
-        unmade = "the stream of the audit trail, which may grow to SMCP_AUDIT_MAX_BYTES, cannot be made"
-        await ask_jetstream(unmade, partial(make_stream, js, recorded), deadline=deadline)
+    store = await open_store(bus, js, lease_s=lease_s, replicas=settings.kv_replicas, audit=recorded)
     announcer = Announcer(bus, js, store.members)
     await ask_jetstream("the announcer's consumer cannot be made", announcer.prepare, deadline=deadline)
     connection = ConnectionWatch(bus)

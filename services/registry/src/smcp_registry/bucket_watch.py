@@ -29,8 +29,6 @@ _log = logging.getLogger("smcp_registry.bucket_watch")
 
 CHECK_S: Final = 2.0
 """How often the consumer is asked whether it is still there, and the longest pause after a failure (seconds)."""
-IDLE_S: Final = 30.0
-"""After how long without us the server forgets the consumer (seconds)."""
 NO_STREAM: Final = 10059
 """JetStream's error code for a stream that is not there."""
 
@@ -117,7 +115,6 @@ async def follow(js: JetStreamContext, bucket: str, view: View) -> None:
             max_deliver=1,
             mem_storage=True,
             num_replicas=1,
-            inactive_threshold=IDLE_S,
         ),
     )
     try:

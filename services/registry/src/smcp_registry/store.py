@@ -243,9 +243,16 @@ async def ask_jetstream(what: str, ask: Callable[[], Awaitable[T]], *, deadline:
 
 
 async def open_store(
-    bus: Bus, js: JetStreamContext, *, lease_s: float, replicas: int, start_s: float = START_S
+    bus: Bus,
+    js: JetStreamContext,
+    *,
+    lease_s: float,
+    replicas: int,
+    audit: api.StreamConfig | None = None,
+    start_s: float = START_S,
 ) -> Store:
-    """Make the buckets that are missing, and give those that are there the present configuration. Times are in seconds.
+    """Make the buckets, and the stream of the audit trail, where they are missing; give buckets that are there the
+    present configuration. Times are in seconds.
 
     Raises StoreUnusable: JetStream does not answer, or cannot keep so many replicas.
     """
@@ -259,6 +266,9 @@ async def open_store(
         what = f"the bucket {name} cannot be opened with SMCP_KV_REPLICAS={replicas}"
         opened = await ask_jetstream(what, partial(_open, js, name, plan), deadline=deadline)
         buckets[name] = Bucket(name, js, opened, bus)
+    if audit is not None:
+        unmade = "the stream of the audit trail, which may grow to SMCP_AUDIT_MAX_BYTES, cannot be made"
+        await ask_jetstream(unmade, partial(make_stream, js, audit), deadline=deadline)
     return Store(**buckets)
 
 

@@ -22,17 +22,8 @@ from smcp_service.cli import parse_time, print_command
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
-from smcp_standalone.audit_reader import (
-    CHOSEN_BY,
-    COLUMNS,
-    Attempts,
-    Chains,
-    Duplicates,
-    Line,
-    Wanted,
-    csv_line,
-    read_file,
-)
+from smcp_standalone import audit_reader
+from smcp_standalone.audit_reader import Duplicates, Line, Wanted
 from smcp_standalone.operator_commands import AsJson, ask, check_office, operator_bus
 
 app = typer.Typer(
@@ -163,12 +154,12 @@ def verify(file: File = None) -> None:
 
     async def main(stop: asyncio.Event) -> None:
         if file is not None:
-            chains, removed = Chains(whole=is_whole), 0
-            for line in read_file(file):
+            chains, removed = audit_reader.Chains(whole=is_whole), 0
+            for line in audit_reader.read_file(file):
                 chains.add(line)
         else:
             async with operator_bus() as bus:
-                chains = Chains(whole=False)
+                chains = audit_reader.Chains(whole=False)
                 async for line in read_stream(bus, Wanted()):
                     chains.add(line)
                 now = await read_page(bus, Wanted(), 0)  # what expired while it was read counts
@@ -218,7 +209,7 @@ async def read_stream(bus: NatsBus, wanted: Wanted) -> AsyncIterator[Line]:
 
 async def _lines(file: Path | None, wanted: Wanted) -> AsyncIterator[Line]:
     if file is not None:
-        for line in read_file(file):
+        for line in audit_reader.read_file(file):
             yield line
         return
     async with operator_bus() as bus:
@@ -228,7 +219,7 @@ async def _lines(file: Path | None, wanted: Wanted) -> AsyncIterator[Line]:
 
 def _wanted(given: Mapping[str, Any]) -> Wanted:
     """Raises SettingsError for what no record can have: it would look as if nothing had happened."""
-    chosen = {name: given[name] for name in CHOSEN_BY}
+    chosen = {name: given[name] for name in audit_reader.CHOSEN_BY}
     for name, value in chosen.items():
         if value is None:
             continue
@@ -256,9 +247,9 @@ class _Shown:
             raise SettingsError("--csv and --json: set only one")
         self.wanted = _wanted(context.params)
         self.any = False
-        self._attempts, self._duplicates = Attempts(), Duplicates()
+        self._attempts, self._duplicates = audit_reader.Attempts(), Duplicates()
         if self._csv:
-            typer.echo(csv_line(list(COLUMNS)))
+            typer.echo(audit_reader.csv_line(list(audit_reader.COLUMNS)))
 
     def expect(self, line: Line) -> None:
         """The record is shown later, if no other says what became of its call."""
@@ -274,7 +265,7 @@ class _Shown:
             return
         self.any = True
         if self._csv:
-            typer.echo(csv_line([record.get(column) for column in COLUMNS]))
+            typer.echo(audit_reader.csv_line([record.get(column) for column in audit_reader.COLUMNS]))
         elif self._json:
             typer.echo(escaped_json(line.raw.decode().translate(_BLANKS)))
         else:

@@ -16,10 +16,8 @@ from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotInOffice, Unavailable
 from smcp_proto.member_names import Role, check_name
 from smcp_registry.member_records import record_key
 from smcp_registry.members_view import Entry, MembersView
-from smcp_registry.store import Bucket, read_member
+from smcp_registry.store import ANSWER_S, Bucket, read_member
 
-BEHIND_S: Final = 2.0
-"""How long a request waits for the view to reach what its sender knows already (seconds)."""
 SYNC_S: Final = 1.0
 """How long a request waits for a view that was just lost to be whole again (seconds). Then the old one answers: without
 quorum there is no newer one."""
@@ -47,7 +45,7 @@ class Callers:
         """Wait until the view has this revision, and what this registry has confirmed itself: who joined elsewhere and
         asks here, or the other way round, need not be listed yet. Raises Unavailable."""
         revision = max(revision, self.members.written)
-        if not await self.view.reached(revision, min(BEHIND_S, _left(call) * 0.9)):
+        if not await self.view.reached(revision, min(ANSWER_S, _left(call) * 0.9)):
             raise Unavailable("the registry has not seen yet what you know of the office; ask again")
 
     async def member(self, call: Call) -> Entry:

@@ -36,14 +36,12 @@ from smcp_proto.schemas.rooms import RESTARTS
 from smcp_registry.admission import Action
 from smcp_registry.audit import Audit
 from smcp_registry.handlers.caller import Callers, after, check_claim, check_process, claim_of, named
-from smcp_registry.leases import Leases
+from smcp_registry.leases import PATIENCE_S, Leases
 from smcp_registry.member_records import Announce, MemberRecord, record_key, time_of
 from smcp_registry.members_view import Entry
 from smcp_registry.seats import Seats
 from smcp_registry.store import AT_ONCE, StoredMember
 
-LAST_S: Final = 1.2
-"""Reserved for a last query to the claimant and the answer itself (seconds)."""
 QUOTA: Final = "registry_room_events_per_s"
 BURST_S: Final = 5.0
 """So many seconds' worth may come at once: an office of thousands comes back together when its gateway dies."""
@@ -53,7 +51,7 @@ those of the others."""
 LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
 RESERVE_S: Final = 0.2
-"""Reserved for the answer to an assertion (seconds)."""
+"""Reserved for an answer itself (seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class Handlers:
         claim = claim_of(call)
         if claim.capabilities is None and request.capabilities is not None:
             claim = claim.model_copy(update={"capabilities": contract.capabilities_text(request.capabilities)})
-        until = call.deadline - LAST_S
+        until = call.deadline - PATIENCE_S - RESERVE_S  # there is time for a last query to the claimant
         decision, stored = await self.seats.claim(office, role, name, claim, until=until, from_silent=True)
         if decision.action is Action.REFUSE:
             holder = decision.holder
