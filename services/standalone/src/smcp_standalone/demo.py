@@ -15,16 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.panel import Panel
-from rich.text import Text
 
 from smcp_agent import CallResult, SmcpAgent, SmcpError
 from smcp_agent.errors import Malformed
 from smcp_bus.bus import raise_if_cancelled
 from smcp_computer.settings import Confirm
-from smcp_proto.printable import without_login
+from smcp_proto.printable import printable, printable_json, without_login
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
 from smcp_standalone import die_with_parent
@@ -56,18 +52,18 @@ async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, 
     """The exit code of the process."""
     work = asyncio.create_task(demonstration)
     stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    work.cancel()
-    await asyncio.wait({work})
-    if work.cancelled():
+    stopping.add_done_callback(lambda _: work.cancel())
+    try:
+        await work
+    except asyncio.CancelledError:
         typer.echo("stopped before its end", err=True)
         return FAILED
-    work.result()
+    finally:
+        stopping.cancel()
     return DONE
 
 
-async def demo(console: Console, repository: Path, directory: Path) -> None:
+async def demo(repository: Path, directory: Path) -> None:
     hosts = directory / "hosts.yaml"
     hosts.write_text(
         json.dumps({"offices": [OFFICE], "registries": [], "gateways": [GATEWAY], "listen": "127.0.0.1:-1"}),
@@ -78,33 +74,30 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
     )
     settings = with_key(_patient(load_up_settings(chosen, directory)), directory)
     async with AsyncExitStack() as stack:
-        console.print("Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ...")
+        typer.echo("Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ...")
         system = await stack.enter_async_context(open_system(chosen, settings, directory))
         raise_if_cancelled()
         if system.failed:
             raise Failure(f"did not start: {', '.join(system.failed)} (see above)")
         first, process = await stack.enter_async_context(_gateway(system, settings))
         raise_if_cancelled()
-        console.print(
+        typer.echo(
             f"nats-server, a registry, the gateways {first} and {system.url}, and a Computer with two MCP servers run. "
-            f"An Agent joins {OFFICE!r} and calls their tools.\n",
-            highlight=False,
+            f"An Agent joins {OFFICE!r} and calls their tools.\n"
         )
         with _said():
             async with SmcpAgent([first, system.url], office=OFFICE, name="demo agent", token=settings.key) as agent:
-                await _two_calls(console, agent, repository)
-                await _lose_a_gateway(console, agent, first, process)
-    console.print("Everything has been stopped. Your own turn: [bold]smcp up[/bold]")
+                await _two_calls(agent, repository)
+                await _lose_a_gateway(agent, first, process)
+    typer.echo("Everything has been stopped. Your own turn: smcp up")
 
 
-async def demo_elsewhere(console: Console, url: str, repository: Path, token: str | None) -> None:
+async def demo_elsewhere(url: str, repository: Path, token: str | None) -> None:
     """Make the same two calls in a system that runs already; `repository` is a path of its Computer's host."""
-    console.print(
-        f"An Agent joins {OFFICE!r} on {without_login(url)} and calls the tools of {COMPUTER!r}.\n", highlight=False
-    )
+    typer.echo(f"An Agent joins {OFFICE!r} on {without_login(url)} and calls the tools of {COMPUTER!r}.\n")
     with _said():
         async with SmcpAgent(url, office=OFFICE, name="demo agent", token=token) as agent:
-            await _two_calls(console, agent, repository)
+            await _two_calls(agent, repository)
 
 
 @contextmanager
@@ -117,9 +110,9 @@ def _said() -> Iterator[None]:
         raise Failure(f"{error.message} ({int(error.code)})") from error
 
 
-async def _two_calls(console: Console, agent: SmcpAgent, repository: Path) -> None:
-    await _call(console, agent, "git_log", {"repo_path": str(repository), "max_count": 3})
-    await _call(console, agent, "convert_time", WHEN)
+async def _two_calls(agent: SmcpAgent, repository: Path) -> None:
+    await _call(agent, "git_log", {"repo_path": str(repository), "max_count": 3})
+    await _call(agent, "convert_time", WHEN)
 
 
 @asynccontextmanager
@@ -164,7 +157,7 @@ async def _gateway(system: System, settings: UpSettings) -> AsyncIterator[tuple[
         await (process.wait() if reading is None else reading)
 
 
-async def _lose_a_gateway(console: Console, agent: SmcpAgent, url: str, gateway: asyncio.subprocess.Process) -> None:
+async def _lose_a_gateway(agent: SmcpAgent, url: str, gateway: asyncio.subprocess.Process) -> None:
     """Kill the Agent's gateway while calls are in flight, and print what became of them."""
     loop = asyncio.get_running_loop()
     calls: list[tuple[float, float]] = []
@@ -180,7 +173,7 @@ async def _lose_a_gateway(console: Console, agent: SmcpAgent, url: str, gateway:
             ended = loop.time()
             calls.append((began, ended))
 
-    console.print(f"{CALLERS} callers now make one call after another ...")
+    typer.echo(f"{CALLERS} callers now make one call after another ...")
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(CALLERS):
@@ -192,11 +185,10 @@ async def _lose_a_gateway(console: Console, agent: SmcpAgent, url: str, gateway:
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     flying = [ended - began for began, ended in calls if began <= killed < ended]
-    console.print(
+    typer.echo(
         f"The Agent's gateway {url} was killed (kill -9) with {len(flying)} calls in flight. The Agent went on "
-        f"by the other gateway, and [bold]all {len(flying)} returned[/bold], the slowest after {max(flying):.2f} s. "
-        f"{len(calls)} calls were made; none failed.\n",
-        highlight=False,
+        f"by the other gateway, and all {len(flying)} returned, the slowest after {max(flying):.2f} s. "
+        f"{len(calls)} calls were made; none failed.\n"
     )
 
 
@@ -224,22 +216,21 @@ def _patient(settings: UpSettings) -> UpSettings:
     )
 
 
-async def _call(console: Console, agent: SmcpAgent, tool: str, params: dict[str, Any]) -> None:
+async def _call(agent: SmcpAgent, tool: str, params: dict[str, Any]) -> None:
     raise_if_cancelled()
     result = await agent.call_tool(COMPUTER, tool, params, timeout=CALL_S)
     if result.is_error:
         raise Failure(f"{tool} failed: {result.text}")
-    console.print(f"[bold]{escape(tool)}[/bold]  {escape(json.dumps(params))}", highlight=False)
-    console.print(Panel(Text(_readable(result), no_wrap=True, overflow="ellipsis")))
-    console.print(f"{result.duration_s * 1000:.1f} ms, trace id {result.trace_id}\n", highlight=False)
+    typer.echo(f"{tool}  {json.dumps(params)}\n{_readable(result)}")
+    typer.echo(f"{result.duration_s * 1000:.1f} ms, trace id {result.trace_id}\n")
 
 
 def _readable(result: CallResult) -> str:
     """A git log with one line for each commit; JSON indented."""
     commits = re.findall(r"^Commit: '?(\w{8}).*?^Message: ([^\n]*)", result.text, re.MULTILINE | re.DOTALL)
     if commits:
-        return "\n".join(f"{commit} {subject}" for commit, subject in commits)
+        return "\n".join(f"  {commit} {printable(subject)}" for commit, subject in commits)
     try:
-        return json.dumps(json.loads(result.text), indent=2, ensure_ascii=False)
+        return printable_json(json.loads(result.text))
     except ValueError:
-        return result.text
+        return printable(result.text, newline="\n")

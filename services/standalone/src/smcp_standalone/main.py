@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import plain_failures, run
@@ -174,12 +173,11 @@ def run_demo(
     with up_directory(None) as directory:
 
         async def main(stop: asyncio.Event) -> int:
-            console = Console()
             async with open_telemetry("smcp-demo"):
                 with plain_failures():
                     if url is None:
-                        return await demo.until_stopped(stop, demo.demo(console, chosen, directory))
-                    return await demo.until_stopped(stop, demo.demo_elsewhere(console, url, chosen, token))
+                        return await demo.until_stopped(stop, demo.demo(chosen, directory))
+                    return await demo.until_stopped(stop, demo.demo_elsewhere(url, chosen, token))
 
         raise typer.Exit(run(main, at_once=kill_children))
 
