@@ -116,7 +116,7 @@ async def test_watch_shows_what_happened_but_no_arguments_and_nothing_that_a_ter
     nats_url: str, as_json: bool
 ) -> None:
     options = ["--json"] if as_json else []
-    leave = orjson.dumps({"kind": "leave", "office": "lab", "ms": None})
+    leave = orjson.dumps({"kind": "leave", "outcome": "ok", "office": "lab", "ms": None})
     async with watching(nats_url, "--count", "2", *options) as (bus, watch):
         for body in (b"no json", b"[]", b"{}", orjson.dumps(RECORD)):
             await bus.jetstream().publish("smcp.v1.lab.audit.call", body)
@@ -134,8 +134,9 @@ async def test_watch_shows_what_happened_but_no_arguments_and_nothing_that_a_ter
             }
             assert json.loads(last)["kind"] == "leave"
         else:
-            assert call.split("  ", 1)[1] == "call  agent a\ufffdb  -> pc echo red  ok  12.5 ms"
-            assert last == "leave"
+            shown = "call  ok  office=lab  role=agent  name=a\ufffdb  computer=pc  tool=echo red  ms=12.5"
+            assert call.split("  ", 1)[1] == shown
+            assert last.split("  ", 1)[1] == "leave  ok  office=lab"
 
 
 async def test_watch_shows_an_approval_once_that_two_registries_recorded_and_a_record_once_that_was_sent_again(
@@ -151,12 +152,13 @@ async def test_watch_shows_an_approval_once_that_two_registries_recorded_and_a_r
     }
     records = [approval | {"writer": writer, "seq": 1} for writer in ("registry-1", "registry-2")]
     records.append(approval | {"writer": "registry-1", "seq": 2, "source": "pc 2"})
-    leave = {"kind": "leave", "office": "lab", "writer": "registry-1", "seq": 3, "ms": None}
+    leave = {"kind": "leave", "outcome": "ok", "office": "lab", "writer": "registry-1", "seq": 3, "ms": None}
     async with watching(nats_url, "--count", "3") as (bus, watch):
         for record in (*records, records[0], leave):
             await bus.jetstream().publish(f"smcp.v1.lab.audit.{record['kind']}", orjson.dumps(record))
         assert await watch.exit_code() == 0
-        assert watch.output == ["approval  -> echo  yes", "approval  -> echo  yes", "leave"]
+        said = ["approval  yes  office=lab  tool=echo"] * 2
+        assert [line.split("  ", 1)[1] for line in watch.output] == [*said, "leave  ok  office=lab"]
 
 
 async def test_records_of_several_offices_in_one_message_are_each_shown_for_its_office(nats_url: str) -> None:

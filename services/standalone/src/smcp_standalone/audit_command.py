@@ -1,12 +1,12 @@
 """`smcp audit`: shows, follows and checks the records of who did what. `smcp watch`: follows those of one office."""
 
 import asyncio
-import itertools
+import json
 import os
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
@@ -17,7 +17,7 @@ from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_bus.subjects import AUDIT_OF_SEVERAL
 from smcp_computer.control_commands import when
-from smcp_proto.printable import escaped_json, printable, printable_json
+from smcp_proto.printable import escaped_json, printable
 from smcp_service.cli import parse_time, print_command
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.logging import configure_logging
@@ -77,19 +77,21 @@ def show_records(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    shown, follows = _Shown(context), context.info_name == "follow"
+    if as_json and as_csv:
+        raise SettingsError("--csv and --json: set only one")
+    shown, follows = _Shown(_wanted(context.params), as_json=as_json, as_csv=as_csv), context.info_name == "follow"
     if follows and file is not None:
         raise SettingsError(f"--file (SMCP_AUDIT_FILE): follow reads NATS alone; use tail -F {file}")
 
     async def main(stop: asyncio.Event) -> None:
         if follows:
-            await _follow(shown.wanted, shown.take, stop, "following; ctrl-C ends it")
+            await _follow(shown, "following; ctrl-C ends it", stop)
             return
         async for line in _lines(file, shown.wanted):
             shown.expect(line)
         async for line in _lines(file, shown.wanted):
             shown.take(line)
-        if not shown.any:
+        if not shown.count:
             typer.echo("no record matches", err=True)
 
     _run(main)
@@ -102,34 +104,18 @@ def watch(
 ) -> None:
     """Show joins, leaves and calls of an office as they come. Its gateways need SMCP_AUDIT=on, as in `smcp up`."""
     wanted = Wanted(office=in_records("office", check_office(office)))
-    duplicates, numbers = Duplicates(), itertools.count(1)
-
-    async def main(stop: asyncio.Event) -> None:
-        def show(line: Line) -> None:
-            record = line.read()
-            if stop.is_set() or isinstance(record, str) or not wanted.matches(record):
-                return
-            if duplicates.seen_before(record):
-                return
-            event = {field: record.get(field) for field in WATCHED}
-            typer.echo(printable_json(event, indent=None) if as_json else _event_line(event))
-            if next(numbers) == count:
-                stop.set()
-
-        await _follow(wanted, show, stop, f"Watching the office {office!r}; ctrl-C ends it.")
-
-    _run(main)
+    shown = _Shown(wanted, as_json=as_json, fields=WATCHED, most=count)
+    _run(partial(_follow, shown, f"Watching the office {office!r}; ctrl-C ends it."))
 
 
-async def _follow(wanted: Wanted, take: Callable[[Line], None], stop: asyncio.Event, begun: str) -> None:
-    """Give each new record that may match to `take`, until `stop`."""
+async def _follow(shown: "_Shown", begun: str, stop: asyncio.Event) -> None:
     async with operator_bus() as bus:
-        after = (await read_page(bus, wanted, 0)).last
+        after = (await read_page(bus, shown.wanted, 0)).last
         typer.echo(begun, err=True)
         lost = False
-        while not stop.is_set():
+        while not stop.is_set() and not shown.full:
             try:
-                page = await read_page(bus, wanted, after)
+                page = await read_page(bus, shown.wanted, after)
             except Failure as error:  # what comes meanwhile is read later
                 if not lost:
                     typer.echo(f"{error}; it is asked again", err=True)
@@ -137,7 +123,7 @@ async def _follow(wanted: Wanted, take: Callable[[Line], None], stop: asyncio.Ev
             else:
                 lost = False
                 for line in lines_of(page):
-                    take(line)
+                    shown.take(line)
                 if page.records:
                     after = page.records[-1].seq
                     continue
@@ -150,20 +136,16 @@ async def _follow(wanted: Wanted, take: Callable[[Line], None], stop: asyncio.Ev
 def verify(file: File = None) -> None:
     """Check that no record was removed or changed: each holds the hash of its writer's record before it."""
 
-    is_whole = file is None or not os.path.exists(f"{file}.1")  # noqa: PTH110 -- also where it may not be looked for
+    is_whole = not os.path.exists(f"{file}.1")  # noqa: PTH110 -- also where it may not be looked for
 
     async def main(stop: asyncio.Event) -> None:
-        if file is not None:
-            chains, removed = audit_reader.Chains(whole=is_whole), 0
-            for line in audit_reader.read_file(file):
-                chains.add(line)
-        else:
+        chains, removed = audit_reader.Chains(whole=is_whole), 0
+        async for line in _lines(file, Wanted()):
+            chains.add(line)
+        if file is None:
             async with operator_bus() as bus:
-                chains = audit_reader.Chains(whole=False)
-                async for line in read_stream(bus, Wanted()):
-                    chains.add(line)
                 now = await read_page(bus, Wanted(), 0)  # what expired while it was read counts
-                chains.whole, removed = now.first <= 1, now.deleted
+            chains.whole, removed = now.first <= 1, now.deleted
         problems = chains.check()
         if removed:
             problems.append(f"{removed} messages were deleted from the middle of the stream")
@@ -239,17 +221,27 @@ def _run(main: Any) -> None:
 
 
 class _Shown:
-    """Prints records that are wanted, each once."""
+    """Prints records that are wanted, each once: whole ones, or some of their `fields`, and at `most` so many."""
 
-    def __init__(self, context: typer.Context) -> None:
-        self._json, self._csv = context.params["as_json"], context.params["as_csv"]
-        if self._json and self._csv:
-            raise SettingsError("--csv and --json: set only one")
-        self.wanted = _wanted(context.params)
-        self.any = False
+    def __init__(
+        self,
+        wanted: Wanted,
+        *,
+        as_json: bool,
+        as_csv: bool = False,
+        fields: Collection[str] = (),
+        most: int | None = None,
+    ) -> None:
+        self.wanted = wanted
+        self.count = 0
+        self._json, self._csv, self._fields, self._most = as_json, as_csv, fields, most
         self._attempts, self._duplicates = audit_reader.Attempts(), Duplicates()
-        if self._csv:
+        if as_csv:
             typer.echo(audit_reader.csv_line(list(audit_reader.COLUMNS)))
+
+    @property
+    def full(self) -> bool:
+        return self.count == self._most
 
     def expect(self, line: Line) -> None:
         """The record is shown later, if no other says what became of its call."""
@@ -263,26 +255,20 @@ class _Shown:
             return
         if self._duplicates.seen_before(record) or self._attempts.replaced(record) or not self.wanted.matches(record):
             return
-        self.any = True
+        if self.full:
+            return
+        self.count += 1
+        text = line.raw.decode().translate(_BLANKS)
+        if self._fields:
+            record = {field: record.get(field) for field in self._fields}
+            text = json.dumps(record, ensure_ascii=False)
         if self._csv:
             typer.echo(audit_reader.csv_line([record.get(column) for column in audit_reader.COLUMNS]))
-        elif self._json:
-            typer.echo(escaped_json(line.raw.decode().translate(_BLANKS)))
         else:
-            typer.echo(_line(record))
+            typer.echo(escaped_json(text) if self._json else _line(record))
 
 
 def _line(record: dict[str, Any]) -> str:
     said = [when(str(record.get("at"))), record.get("kind"), record.get("outcome")]
     said += [f"{name}={record[name]}" for name in _SHOWN if record.get(name) is not None]
     return "  ".join(printable(str(each)) for each in said)
-
-
-def _event_line(event: Mapping[str, Any]) -> str:
-    with suppress(ValueError, TypeError):
-        event = {**event, "at": f"{datetime.fromisoformat(event['at']).astimezone():%H:%M:%S}"}
-    who = " ".join(str(event[field]) for field in ("role", "name") if event[field] is not None)
-    asked = " ".join(str(event[field]) for field in ("computer", "tool") if event[field] is not None)
-    took = "" if event["ms"] is None else f"{event['ms']} ms"
-    words = [event["at"], event["kind"], who, event["event"], asked and f"-> {asked}"]
-    return printable("  ".join(str(word) for word in (*words, event["outcome"], event["why"], took) if word))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pydantic import SecretStr
 
@@ -54,8 +54,6 @@ OPTIONS: Final[Mapping[str, str]] = {
     "SMCP_GATEWAY_URL": "smcp-computer, since the Computer of `smcp up` needs no gateway",
 }
 """What its parts read from the environment where they run alone, and what is to be used instead."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
