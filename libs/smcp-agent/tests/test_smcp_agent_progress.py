@@ -61,29 +61,6 @@ async def test_progress_that_is_malformed_or_of_another_call_is_not_heard() -> N
         assert [note.progress for note in heard] == [9]
 
 
-async def test_two_calls_of_one_req_id_hear_the_same_progress() -> None:
-    heard: dict[str, list[float]] = {"first": [], "second": []}
-    async with fake_gateway() as gateway, agent_at(gateway) as agent:
-        ends = reports(gateway)
-
-        def call(who: str) -> asyncio.Task[Any]:
-            def hear(note: ToolProgress) -> None:
-                heard[who].append(note.progress)
-
-            return asyncio.create_task(agent.call_tool("red", "dig", on_progress=hear, req_id="r"))
-
-        first, second = call("first"), call("second")
-        await eventually(lambda: len(gateway.seen("client:tool_call")) == 2)
-        await gateway.notify(NOTE, agent="bot", computer="red", req_id="r", progress=1)
-        await eventually(lambda: heard == {"first": [1], "second": [1]})
-        first.cancel()
-        await asyncio.wait([first])
-        await gateway.notify(NOTE, agent="bot", computer="red", req_id="r", progress=2)
-        await eventually(lambda: heard == {"first": [1], "second": [1, 2]})
-        ends.set()
-        assert (await second).text == "done"
-
-
 async def test_a_call_without_on_progress_asks_for_none() -> None:
     events: list[Event] = []
     async with fake_gateway() as gateway, agent_at(gateway) as agent:

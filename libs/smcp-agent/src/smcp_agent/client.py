@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -115,7 +114,7 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
         addresses = Addresses(given if isinstance(given, Iterable) and not isinstance(given, str) else [given])
         self._link = Link(addresses, seat, options, self._room, self._on_notice)
         self._link.fail(not_open())
-        self._on_progress = defaultdict(list)
+        self._on_progress = {}
         self._rpc = RpcClient(self.office, self.name, self._link, spawn, max_away)
 
     @property

@@ -29,9 +29,9 @@ from smcp_agent.result_formats import (
     result_text,
 )
 from smcp_agent.results import CallResult, ImageContent, OnInput, TextContent
-from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S, ToolCallMethods
+from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S, CallOptions, ToolCallMethods
 from smcp_proto.printable import did_you_mean
-from smcp_proto.schemas import SMCPTool, ToolMeta, ToolProgress
+from smcp_proto.schemas import SMCPTool, ToolMeta
 from smcp_proto.validation import refused
 
 MAX_NAME: Final = 64
@@ -152,9 +152,8 @@ class ModelMethods(ToolCallMethods):
         name: str,
         arguments: Mapping[str, Any] | str | None = None,
         *,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        on_progress: Callable[[ToolProgress], None] | None = None,
         on_input: OnInput | None = None,
+        **options: Unpack[CallOptions],
     ) -> CallResult:
         """Run a tool by the name that a model was given; `arguments` may be the JSON text of an object. Errors become a
         result for a model (`result_text`); only cancellation is raised, and what `on_input` raises."""
@@ -165,12 +164,11 @@ class ModelMethods(ToolCallMethods):
             if name == READ_RESULT and self._max_chars is not None:
                 offset: Any = given.get("offset", 0)  # whatever the model wrote
                 return self.read_result(str(given.get("uri")), offset, max_chars=self._max_chars)
-            known, most = self._given or {}, self._max_chars
+            known = self._given or {}
             if (pair := known.get(str(name))) is None:
                 raise NotFound(f"there is no tool {name!r}{did_you_mean(str(name), known)}")
-            return await self.call_tool(
-                *pair, given, timeout=timeout, max_chars=most, on_progress=on_progress, on_input=on_input
-            )
+            options.setdefault("max_chars", self._max_chars)
+            return await self.call_tool(*pair, given, on_input=on_input, **options)
         except SmcpError as error:
             return error_result(error)
 

@@ -5,12 +5,11 @@ Below is `RpcClient`, which repeats one request. `on_input` asks a user between 
 
 import asyncio
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import iscoroutinefunction
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -56,6 +55,14 @@ def _user() -> str | None:
     return user.get("identity")
 
 
+class CallOptions(TypedDict, total=False):
+    """Options of a call; `SmcpAgent.call_tool` explains them."""
+
+    timeout: float
+    max_chars: int | None
+    on_progress: Callable[[ToolProgress], None] | None
+
+
 class ToolCallMethods:
     """What `SmcpAgent` can do with tools that it knows by Computer and name."""
 
@@ -66,7 +73,7 @@ class ToolCallMethods:
     _answers: AnswerCache
     _previews: Previews
     _on_input: OnInput | None
-    _on_progress: defaultdict[str, list[Callable[[ToolProgress], None]]]
+    _on_progress: dict[str, Callable[[ToolProgress], None]]
     """Of the calls in flight, by their req_id."""
 
     async def call_tool(
@@ -75,11 +82,9 @@ class ToolCallMethods:
         tool: str,
         params: Mapping[str, Any] | None = None,
         *,
-        timeout: float = DEFAULT_TIMEOUT_S,
         req_id: str | None = None,
-        max_chars: int | None = None,
-        on_progress: Callable[[ToolProgress], None] | None = None,
         on_input: OnInput | None = None,
+        **options: Unpack[CallOptions],
     ) -> CallResult:
         """Call a tool of a Computer and wait for its result.
 
@@ -107,29 +112,16 @@ class ToolCallMethods:
         """
         on_input = on_input or self._on_input
         asked: CallResult | None = None  # elicits input, and has no answer yet
-        responses: Responses = {}
+        more: dict[str, Any] = {"req_id": req_id}
         rounds = 0
         try:
             while True:
-                result = await self.call_once(
-                    computer,
-                    tool,
-                    params,
-                    timeout=timeout,
-                    req_id=req_id,
-                    max_chars=max_chars,
-                    on_progress=on_progress,
-                    input_state=None if asked is None else asked.input_state,
-                    input_responses=None if asked is None else responses,
-                )
-                if not result.input_required:
-                    asked = None
+                result = await self.call_once(computer, tool, params, **options, **more)
+                asked = result if result.input_required else None
+                if asked is None:
                     return result
-                asked, rounds = result, rounds + 1
-                if rounds > MAX_ROUNDS:
-                    raise BadReply(
-                        f"the Computer {computer!r} elicited more than {MAX_ROUNDS} times in a call of {tool!r}"
-                    )
+                if rounds == MAX_ROUNDS:
+                    raise BadReply(f"the Computer {computer!r} elicited more than {rounds} times in a call of {tool!r}")
                 if on_input is None:
                     return given_up(asked)
                 try:
@@ -137,7 +129,7 @@ class ToolCallMethods:
                         responses = await answered(asked, on_input, computer, tool, mapping_of("params", params))
                 except TimeoutError:
                     return given_up(asked)
-                req_id = None
+                more, rounds = {"input_state": asked.input_state, "input_responses": responses}, rounds + 1
         finally:
             if asked is not None:  # the MCP server may wait
                 self.cancel_call(asked.req_id)
@@ -193,7 +185,7 @@ class ToolCallMethods:
         self, request: ToolCallReq, seconds: float, on_progress: Callable[[ToolProgress], None] | None
     ) -> CallResult:
         if on_progress is not None:
-            self._on_progress[request.req_id].append(on_progress)
+            self._on_progress[request.req_id] = on_progress
         loop = asyncio.get_running_loop()
         start = loop.time()
         attributes = {"smcp.computer": request.computer, "gen_ai.tool.name": request.tool_name}
@@ -207,10 +199,7 @@ class ToolCallMethods:
                 self._rpc.cancel(request.req_id, within=max(left, GRACE_S), fields=fields)
                 raise
             finally:
-                if on_progress is not None:
-                    self._on_progress[request.req_id].remove(on_progress)
-                    if not self._on_progress[request.req_id]:
-                        del self._on_progress[request.req_id]
+                self._on_progress.pop(request.req_id, None)
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
                 self._answers.outdate(request.computer, "desktop", "finder")
             result = call_result(
@@ -234,7 +223,7 @@ class ToolCallMethods:
             note = ToolProgressNotification.model_validate(data)
         except ValidationError:
             return
-        for on_progress in self._on_progress.get(note.req_id, ()):
+        if (on_progress := self._on_progress.get(note.req_id)) is not None:
             asyncio.get_running_loop().call_soon(on_progress, note)
 
 
