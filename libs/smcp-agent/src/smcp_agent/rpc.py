@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
@@ -310,8 +309,7 @@ def mapping_of(field: str, values: object) -> dict[str, Any]:
     return dict(values)
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(NamedTuple):
     span: Span
     fields: Mapping[str, str]
     """The fields of the request for it: `traceparent`, or none."""
@@ -319,7 +317,6 @@ class Traced:
     """32 hex digits: the application's trace, or the one that follows from the req_id."""
 
     def failed(self, kind: str) -> None:
-        """Mark the span as an error; `kind` becomes its `error.type`."""
         self.span.set_attribute("error.type", kind)
         self.span.set_status(Status(StatusCode.ERROR))
 
@@ -347,8 +344,7 @@ def request_span(event: str, office: str, agent: str, req_id: str, attributes: M
     if span.is_recording() or not is_root:
         _PROPAGATOR.inject(fields)
     fields.pop("tracestate", None)
-    its_id = span.get_span_context().trace_id if fields else own_id
-    traced = Traced(span, fields, trace.format_trace_id(its_id))
+    traced = Traced(span, fields, f"{span.get_span_context().trace_id if fields else own_id:032x}")
     try:
         yield traced
     except SmcpError as error:
