@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, cast
@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Match
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S, Addresses, delay
@@ -59,7 +59,7 @@ CHECK_S: Final = 30.0
 """Between two checks of the gateway while all is well."""
 NOT_HELD: Final = "this replica does not hold the seat of the office"
 _PATH: Final = "/mcp/"
-_CONNECTION: Final = "smcp_mcp.connection"
+_GATE: Final = "smcp_mcp.gate"
 
 _log = get_logger(__name__)
 
@@ -127,7 +127,7 @@ class McpEndpoint(BaseRoute):
             await response(request.scope, exchange.receive, exchange.send)
             return "refused"
         holder = self._access.holder(request, office)
-        request.scope["state"][_CONNECTION].gate.begin(member=True)
+        request.scope["state"][_GATE].begin(member=True)
         if exchange.passed_on and self._offices.held.get(office) is None:
             return await exchange.refuse(421, NOT_HELD)  # without counting it or reading its body
         if request.headers.get("content-encoding", "identity").lower() != "identity":
@@ -240,6 +240,13 @@ def _problem(error: SmcpError) -> str | None:
 
 
 class _Protocol(H11Protocol):
+    """uvicorn has no deadline for headers and no limit per address: a `Gate` before it has both. The scope of a request
+    has it under `state`."""
+
+    def on_response_complete(self) -> None:
+        self.app_state[_GATE].idle()
+        super().on_response_complete()
+
     def send_400_response(self, msg: str) -> None:
         if self.conn.our_state is h11.IDLE:
             super().send_400_response(msg)
@@ -247,29 +254,10 @@ class _Protocol(H11Protocol):
             self.transport.abort()
 
 
-class _Connection:
-    """One connection of uvicorn; the scope of its requests has it under `state`. uvicorn has no deadline for headers
-    and no limit per address: a `Gate` of `smcp_service` before its protocol has both."""
-
-    def __init__(self, unauthenticated: UnauthenticatedConnections, given: Mapping[str, Any]) -> None:
-        state = {**given["app_state"], _CONNECTION: self}
-        self.gate = Gate(lambda: _Protocol(**{**given, "app_state": state}), unauthenticated)
-        self.requests = 0
-        """Those that are not answered, or whose answer has just gone out."""
-
-
-def _gated(app: ASGIApp) -> ASGIApp:
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        connection: _Connection = scope["state"][_CONNECTION]
-        connection.requests += 1
-        try:
-            await app(scope, receive, send)
-        finally:
-            connection.requests -= 1
-            if not connection.requests:
-                connection.gate.idle()
-
-    return answer
+def _gated(unauthenticated: UnauthenticatedConnections, **given: Any) -> Gate:
+    state = dict(given.pop("app_state"))
+    state[_GATE] = gate = Gate(lambda: _Protocol(app_state=state, **given), unauthenticated)
+    return gate
 
 
 class _Server(uvicorn.Server):
@@ -329,9 +317,9 @@ async def open_mcp(
         )
         server = _Server(
             uvicorn.Config(
-                _gated(Starlette(routes=routes, middleware=[pages] if settings.origins else [])),
+                Starlette(routes=routes, middleware=[pages] if settings.origins else []),
                 h11_max_incomplete_event_size=CONNECTION_BYTES,
-                http=cast("type[asyncio.Protocol]", lambda **given: _Connection(unauthenticated, given).gate),
+                http=cast("type[asyncio.Protocol]", partial(_gated, unauthenticated)),
                 ws="none",
                 lifespan="off",
                 log_config=None,
