@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, cast
@@ -134,34 +134,22 @@ class McpEndpoint(BaseRoute):
             return await exchange.refuse(
                 415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST
             )
-        with self._count_request(exchange, holder) as count_as_stream:
-            return await self._answer_counted(exchange, office, count_as_stream)
+        return await self._answer_counted(exchange, office, holder)
 
-    @contextmanager
-    def _count_request(self, exchange: BufferedRequest, holder: RequestHolder) -> Iterator[Callable[[], None]]:
-        """Counts a request as in flight, and once the given function is called, as a connection. Raise RateLimited."""
-        quotas = self._quotas
-        ticket = quotas.begin(holder, 0)
-        with ExitStack() as streaming, ExitStack() as in_flight:
-            in_flight.callback(quotas.end, ticket, 0)
+    async def _answer_counted(self, exchange: BufferedRequest, office: str, holder: RequestHolder) -> str:
+        """Counts a request as in flight, and a stream of notifications as a connection. Raises RateLimited."""
+        settings, quotas = self._settings, self._quotas
+        with ExitStack() as counted, self.bodies.of(self._access.subject(exchange.request)) as hold:
+            counted.callback(quotas.end, quotas.begin(holder, 0), 0)
             exchange.count_bytes = partial(quotas.arrived, holder)
-
-            def count_as_stream() -> None:
-                quotas.connected(holder)
-                streaming.callback(quotas.disconnected, holder)
-                in_flight.close()
-
-            yield count_as_stream
-
-    async def _answer_counted(self, exchange: BufferedRequest, office: str, count_as_stream: Callable[[], None]) -> str:
-        settings = self._settings
-        with self.bodies.of(self._access.subject(exchange.request)) as hold:
             try:
                 await exchange.read(settings.max_request, settings.max_values, hold)
             except TimeoutError:
                 return await exchange.refuse(408, f"the body did not come within {BODY_S:g} s", code=INVALID_REQUEST)
             if exchange.streams:
-                count_as_stream()
+                quotas.connected(holder)
+                counted.close()
+                counted.callback(quotas.disconnected, holder)
             served = self._served(exchange, office)
             if (outcome := await self._access.while_valid(exchange.request, served, streams=exchange.streams)) is None:
                 await exchange.break_off("the token was revoked, or has expired")
