@@ -109,6 +109,7 @@ class Addresses:
             for ended in asyncio.as_completed(attempts):
                 with suppress(SmcpError):
                     winner = await ended
+                    self.prefer(winner.url)
                     return winner
         finally:
             for each in attempts:
@@ -200,13 +201,17 @@ class Link:
         self._changed = asyncio.Event()
         self.connection: Connection | None = None
         """The joined connection, if there is one at this moment."""
-        self.usable: Connection | None = None
-        """What `ready` returns at once, unless it is lost."""
 
     @property
     def failed(self) -> bool:
         """Whether `ready` raises."""
         return self._failure is not None
+
+    @property
+    def usable(self) -> Connection | None:
+        """What `ready` returns at once."""
+        connection = self.connection
+        return None if self.failed or connection is None or connection.lost.is_set() else connection
 
     def describe(self, place: EnterOfficeReq) -> None:
         """From the next join on say this of the same member: what it can do may have changed."""
@@ -217,7 +222,7 @@ class Link:
         free; SmcpError: the server refused the connection."""
         tried: set[str] = set()
         while True:
-            connection = await self._connect()
+            connection = await self._addresses.connect(self._options, self._on_notice)
             try:
                 await self._join(connection)
             except BaseException as error:
@@ -257,8 +262,8 @@ class Link:
         while True:
             if self._failure is not None:
                 raise without_traceback(self._failure)
-            if self.connection is not None and not self.connection.lost.is_set():
-                return self.connection
+            if (connection := self.usable) is not None:
+                return connection
             await self._changed.wait()
 
     def drop(self, connection: Connection) -> None:
@@ -267,7 +272,6 @@ class Link:
 
     def fail(self, failure: SmcpError) -> None:
         self._failure = failure
-        self.usable = None
         self._tell()
 
     async def leave(self, connection: Connection, *, restarts: bool = False) -> None:
@@ -310,7 +314,7 @@ class Link:
         unknown = False
         while True:
             try:
-                connection = await self._connect()
+                connection = await self._addresses.connect(self._options, self._on_notice)
             except SmcpError as error:
                 logger.info("not connected yet: %s", error.message)
                 if isinstance(error, NotAuthenticated) and unknown:  # the first token may have expired on its way
@@ -342,11 +346,6 @@ class Link:
             self._listener.on_refused(error.details.get("why", error.message))
             self.fail(error)
 
-    async def _connect(self) -> Connection:
-        connection = await self._addresses.connect(self._options, self._on_notice)
-        self._addresses.prefer(connection.url)
-        return connection
-
     async def _join(self, connection: Connection) -> None:
         self._listener.joining()
         place = self._place.model_dump(exclude_unset=True)
@@ -355,7 +354,6 @@ class Link:
 
     def _set(self, connection: Connection | None) -> None:
         self.connection = connection
-        self.usable = connection if self._failure is None else None
         self._tell()
 
     def _tell(self) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from smcp_agent.errors import Malformed, NotFound
+from smcp_agent.errors import NotFound
 from smcp_agent.llm import NamedTool, object_schema, tags
 from smcp_agent.rpc import checked
 from smcp_proto.printable import did_you_mean
@@ -57,7 +57,6 @@ _WORD: Final = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_぀-ヿ㐀-鿿]+")
 """Chinese and Japanese have no spaces: each character is a word."""
 
 _Item = TypeVar("_Item")
-_Given = TypeVar("_Given", bound=BaseModel)
 
 
 class ToolMode(StrEnum):
@@ -156,8 +155,8 @@ class OfficeTools:
     async def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound."""
         if name == DESCRIBE:
-            return _result(mcp_tool(self.find(context, _parameters(_Describe, arguments).name)))
-        given = _parameters(_Search, arguments)
+            return _result(mcp_tool(self.find(context, checked(_Describe, **(arguments or {})).name)))
+        given = checked(_Search, **(arguments or {}))
         if not self._named:
             raise NotFound("the office has no tools now: is a Computer in it, and is the name of the office right?")
         found = await self.search(given.query, self._visible(context))
@@ -223,16 +222,8 @@ def meant(name: str, arguments: Mapping[str, Any] | None) -> tuple[str, Mapping[
     """Name and arguments of the tool that is to run: of call_tool those that it was given. Raises Malformed."""
     if name != CALL:
         return name, arguments
-    given = _parameters(_Call, arguments)
+    given = checked(_Call, **(arguments or {}))
     return given.name, given.arguments
-
-
-def _parameters(model: type[_Given], arguments: Mapping[str, Any] | None) -> _Given:
-    given = arguments or {}
-    if unknown := [name for name in given if name not in model.model_fields]:
-        unset = " or ".join(repr(name) for name in model.model_fields if name not in given)
-        raise Malformed(f"{unknown[0]!r} is unknown{unset and f'; did you mean {unset}?'}")
-    return checked(model, **given)
 
 
 def mcp_tool(named: NamedTool) -> dict[str, Any]:
@@ -273,30 +264,21 @@ def _parsed(value: object) -> Any:
 
 def _search_tools(tools: Iterable[NamedTool]) -> list[dict[str, Any]]:
     computers = _one_line(", ".join(sorted({each.computer for each in tools}))) or "none now"
-    reads = {"readOnlyHint": True, "openWorldHint": False}
+    finds = (
+        "Finds tools by words of their names, descriptions, parameters, tags and Computers; the best match first. "
+        f"{DESCRIBE} gives a tool's parameters, {CALL} runs it. Computers: {computers}"
+    )
     return [
-        {
-            "name": SEARCH,
-            "description": "Finds tools by words of their names, descriptions, parameters, tags and Computers; the "
-            f"best match first. {DESCRIBE} gives a tool's parameters, {CALL} runs it. Computers: {computers}",
-            "inputSchema": _schema(_Search),
-            "annotations": reads,
-            "_meta": {ALWAYS_LOAD: True},
-        },
-        {
-            "name": DESCRIBE,
-            "description": f"Gives the whole definition of a tool that {SEARCH} found.",
-            "inputSchema": _schema(_Describe),
-            "annotations": reads,
-            "_meta": {ALWAYS_LOAD: True},
-        },
-        {
-            "name": CALL,
-            "description": f"Runs a tool that {SEARCH} found, and gives its result.",
-            "inputSchema": _schema(_Call),
-            "_meta": {ALWAYS_LOAD: True},
-        },
+        _search_tool(SEARCH, finds, _Search),
+        _search_tool(DESCRIBE, f"Gives the whole definition of a tool that {SEARCH} found.", _Describe),
+        _search_tool(CALL, f"Runs a tool that {SEARCH} found, and gives its result.", _Call),
     ]
+
+
+def _search_tool(name: str, description: str, arguments: type[BaseModel]) -> dict[str, Any]:
+    hints = {} if name == CALL else {"annotations": {"readOnlyHint": True, "openWorldHint": False}}
+    meta = {"_meta": {ALWAYS_LOAD: True}}
+    return {"name": name, "description": description, "inputSchema": _schema(arguments), **hints, **meta}
 
 
 @cache  # pydantic makes it anew each time
