@@ -342,12 +342,21 @@ async def test_a_body_that_is_no_message_is_400_and_says_why(version: str) -> No
             # the MCP SDK reads these, and would open streams that do not count as such
             (json.dumps(LISTEN | {"x": math.nan}).encode(), None, "the request is not JSON"),
             (json.dumps(LISTEN | {"x": "\ud83d"}).encode(), None, "x: holds half of a surrogate pair"),
+            (json.dumps(PING | {"id": 10**30, "params": []}).encode(), 10**30, "params: must be an object"),
         ):
             async with http.post(service.office(), data=body, headers=headers) as response:
                 assert response.status == 400, body
                 said = await response.json()
             assert (said["id"], said["error"]["code"]) == (id_, INVALID_REQUEST)
             assert said["error"]["message"].startswith(why)
+
+
+async def test_a_client_that_names_the_last_event_it_saw_gets_a_stream_of_new_ones() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        async with http.post(service.office(), json=INITIALIZE, headers=HEADERS) as response:
+            session = {"Mcp-Session-Id": response.headers["Mcp-Session-Id"], "Last-Event-ID": "1"}
+        async with http.get(service.office(), headers={**HEADERS, **session}) as stream:
+            assert (stream.status, stream.content_type) == (200, "text/event-stream")
 
 
 LONG = "".join(f"line {number}\n" for number in range(200))

@@ -81,6 +81,11 @@ PATHS: Final = (
     "/%2e%2e/",
     "//",
     "/socket.io/?sid=x",
+    "/mcp/third",
+    "/mcp/third?tools=search&max_chars=-1",
+    "/mcp/%ff",
+    "/mcp",
+    "/.well-known/oauth-protected-resource/mcp/third",
 )
 HEADERS: Final = (
     "Content-Encoding: gzip",
@@ -101,9 +106,98 @@ HEADERS: Final = (
     "Expect: 100-continue",
     "traceparent: 00-" + "0" * 600,
     "Cookie: a=b",
+    "Mcp-Session-Id: x",
+    "MCP-Protocol-Version: 2026-07-28",
+    "Accept: application/json, text/event-stream",
 )
 BUS_HEADERS: Final = ("Smcp-Error", "Smcp-Not-Run", "Smcp-Size", "Smcp-Chunks", "Smcp-Progress", "Smcp-Epoch", "x")
 BUS_VALUES: Final = ("", "0", "1", "2", "-1", "404", "99999999999999999999", "moving", "a,b", "{}", "x" * 600)
+_META: Final = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+    "progressToken": 1,
+}
+MCP_REQUESTS: Final[dict[str, dict[str, Any]]] = {
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+    "server/discover": {},
+    "ping": {},
+    "tools/list": {"cursor": "c"},
+    "tools/call": {"name": "add", "arguments": {"a": 1, "b": 2}},
+    "resources/list": {},
+    "resources/templates/list": {},
+    "resources/read": {"uri": "file:///notes.txt"},
+    "resources/subscribe": {"uri": "file:///notes.txt"},
+    "resources/unsubscribe": {"uri": "file:///notes.txt"},
+    "subscriptions/listen": {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["file:///a"]}},
+    "prompts/list": {},
+    "prompts/get": {"name": "greet", "arguments": {"who": "a"}},
+    "completion/complete": {
+        "ref": {"type": "ref/resource", "uri": "file:///{path}"},
+        "argument": {"name": "path", "value": "n"},
+    },
+    "logging/setLevel": {"level": "debug"},
+    "notifications/initialized": {},
+    "notifications/cancelled": {"requestId": 1, "reason": "a"},
+    "notifications/progress": {"progressToken": 1, "progress": 1},
+}
+"""Good parameters of each request and notification of an MCP client, of both eras."""
+_TOOL: Final = {
+    "name": "t",
+    "title": "T",
+    "description": "d",
+    "inputSchema": {"type": "object", "properties": {"a": {"type": "string", "default": "b"}}, "required": ["a"]},
+    "outputSchema": {"type": "object"},
+    "annotations": {"readOnlyHint": True, "title": "T"},
+    "icons": [{"src": "data:image/png;base64,AAAA", "mimeType": "image/png", "sizes": ["1x1"]}],
+    "_meta": {"a2c_tags": ["a"]},
+}
+_ABOUT: Final = {"mimeType": "text/plain", "annotations": {"priority": 1, "audience": ["user"]}, "size": 1}
+_MESSAGE: Final = {"role": "user", "content": {"type": "text", "text": "a"}}
+MCP_RESULTS: Final[dict[str, dict[str, Any]]] = {
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "prompts": {}},
+        "serverInfo": {"name": "s", "version": "1", "title": "S"},
+        "instructions": "a",
+    },
+    "tools/list": {"tools": [_TOOL, {**_TOOL, "name": "u"}], "nextCursor": "c"},
+    "resources/list": {
+        "resources": [
+            {"uri": "window://h/a?priority=1", "name": "a", **_ABOUT},
+            {"uri": "dpe://h/d", "name": "d", "description": "d", **_ABOUT},
+            {"uri": "file:///notes.txt", "name": "n", "title": "N", **_ABOUT},
+        ]
+    },
+    "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "file:///{path}", "name": "f", **_ABOUT}]},
+    "resources/read": {
+        "contents": [
+            {"uri": "file:///notes.txt", "mimeType": "text/plain", "text": "a"},
+            {"uri": "file:///notes.png", "mimeType": "image/png", "blob": "AAAA", "_meta": {}},
+        ]
+    },
+    "resources/subscribe": {},
+    "resources/unsubscribe": {},
+    "prompts/list": {"prompts": [{"name": "greet", "title": "G", "arguments": [{"name": "who", "required": True}]}]},
+    "prompts/get": {"description": "d", "messages": [_MESSAGE]},
+    "completion/complete": {"completion": {"values": ["a"], "total": 1, "hasMore": False}},
+}
+"""A good result of each request that a Computer sends to an MCP server, beside `tools/call`."""
+ACCEPTED: Final = "application/json, text/event-stream"
+MCP_HEADERS: Final = {
+    "MCP-Protocol-Version": ("2026-07-28", "2025-11-25", "2025-06-18", "1", "x" * 600),
+    "Mcp-Method": ("tools/call", "tools/list", "x", "", "x" * 600),
+    "Mcp-Name": ("add", "=?base64?YWRk?=", "=?base64?x", "", "x" * 600),
+    "Mcp-Session-Id": ("x", "", "0" * 32),
+    "Accept": ("text/event-stream", "application/json, text/event-stream", "*/*", "x"),
+    "Content-Type": ("application/json", "text/plain", "application/json; charset=utf-7", "x"),
+    "Last-Event-ID": ("1", "x" * 600),
+    "traceparent": ("00-" + "0" * 32 + "-" + "0" * 16 + "-01", "x" * 600),
+}
 KINDS: Final = ("0", "1", "2", "3", "4", "5", "6")
 
 
@@ -125,6 +219,8 @@ class Mutator:
 
     def changed(self, good: Any) -> Any:
         """The value with some fields missing, of another kind, or beside others, at any depth."""
+        if isinstance(good, list) and self.random.random() > 0.1:
+            return [self.changed(inner) for inner in good]
         if not isinstance(good, dict):
             return self.value() if self.random.random() < 0.3 else good
         chosen = {name: self.changed(inner) for name, inner in good.items() if self.random.random() > 0.1}
@@ -178,13 +274,35 @@ class Mutator:
         request = f"{head}Connection: close\r\n{headers}\r\n\r\n".encode() + body
         return self.spoilt(request) if self.random.random() < 0.4 else request
 
-    def mcp_answer(self) -> str:
+    def mcp_request(self, session: str) -> tuple[str, bytes, dict[str, str]]:
+        """The HTTP method, body and headers of an MCP client's request or notification."""
+        method = self.random.choice([*MCP_REQUESTS, "x"])
+        params = MCP_REQUESTS.get(method, {})
+        headers = {"Accept": ACCEPTED, "Content-Type": "application/json"}
+        if self.random.random() < 0.5:  # of the era of 2026
+            params = {**params, "_meta": _META}
+            headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
+            if name := params.get("name") or params.get("uri"):
+                headers["Mcp-Name"] = name
+        elif self.random.random() < 0.8:
+            headers["Mcp-Session-Id"] = session
+        if self.random.random() < 0.3:
+            changed = self.random.choice([*MCP_HEADERS])
+            headers[changed] = self.random.choice(MCP_HEADERS[changed])
+        good: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
+        if not method.startswith("notifications/"):
+            good["id"] = 1
+        return self.random.choice(["POST"] * 9 + ["GET"]), self.text(good), headers
+
+    def tool_result(self) -> str:
         """What the tool `say` of `smcp_testing.mcp_servers.raw` answers a call with."""
         content = [{"type": "text", "text": "a"}, {"type": "image", "data": "AAAA", "mimeType": "image/png"}]
-        good = {
-            "jsonrpc": "2.0",
-            "id": "$ID",
-            "result": {"content": content, "isError": False, "structuredContent": {"a": 1}},
-        }
-        text = self.text(good).replace(b'"$ID"', b"$ID")
+        return self._mcp_answer({"content": content, "isError": False, "structuredContent": {"a": 1}})
+
+    def mcp_result(self, method: str) -> str:
+        """What `smcp_testing.mcp_servers.scripted` answers a request of that method with."""
+        return self._mcp_answer(MCP_RESULTS[method])
+
+    def _mcp_answer(self, result: dict[str, Any]) -> str:
+        text = self.text({"jsonrpc": "2.0", "id": "$ID", "result": result}).replace(b'"$ID"', b"$ID")
         return text.replace(b"\n", b" ").decode("utf-8", "replace")

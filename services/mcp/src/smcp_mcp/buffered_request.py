@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-import orjson
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import unsupported_protocol_version_rejection
 from mcp_types import (
@@ -44,6 +43,8 @@ _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 class BufferedRequest:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # no event is kept, and the MCP SDK answers nothing to a client that wants those after one
+        scope["headers"] = [header for header in scope["headers"] if header[0] != b"last-event-id"]
         self.request = Request(scope)
         self.body = b""
         self.method: object = None
@@ -174,7 +175,7 @@ class BufferedRequest:
     ) -> str:
         """Answer with a JSON-RPC error, or end an answer that has begun by it. Returns `refused`."""
         error = {"code": code, "message": message} | ({"data": data} if data else {})
-        body = orjson.dumps({"jsonrpc": "2.0", "id": self._id, "error": error})
+        body = exact_json.written({"jsonrpc": "2.0", "id": self._id, "error": error})  # any id, however large
         if not self._started:
             headers = {
                 "content-type": "application/json",

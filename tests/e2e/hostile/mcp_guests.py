@@ -1,0 +1,159 @@
+"""MCP servers of a Computer in `LAB`, and MCP clients of the office `THIRD` at smcp-mcp."""
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from smcp_testing.event_payloads import GOOD
+from smcp_testing.mcp_servers import configs
+from smcp_testing.mcp_service import INITIALIZE
+from smcp_testing.waiting import eventually
+from tests.e2e.hostile.guests import (
+    ANSWER_S,
+    AT_ONCE,
+    SERVERS,
+    THIRD,
+    VICTIM,
+    Guests,
+    acknowledged,
+    call,
+    connected,
+    join,
+)
+from tests.e2e.hostile.mutations import ACCEPTED, Mutator
+from tests.e2e.worlds.layout import Place
+from tests.e2e.worlds.world import LAB
+
+ASKED: Final = {
+    "resources/list": ("client:resources/list", "client:get_desktop", "client:get_finder"),
+    "resources/templates/list": ("client:resources/templates/list",),
+    "resources/read": ("client:resources/read",),
+    "resources/subscribe": ("client:resources/subscribe",),
+    "resources/unsubscribe": ("client:resources/unsubscribe",),
+    "prompts/list": ("client:prompts/list",),
+    "prompts/get": ("client:prompts/get",),
+    "completion/complete": ("client:completion/complete",),
+}
+"""By which events a Computer is made to send a request of MCP."""
+AT_START: Final = ("initialize", "tools/list")
+"""The requests that it sends to each server that starts."""
+SERVERS_OF_A_FILE: Final = 5
+STREAM_S: Final = 0.3
+"""How long a client reads a stream that does not end."""
+CONNECTIONS: Final = 25
+FAILED: Final = -32603
+"""JSON-RPC's code where a server itself failed."""
+
+
+async def an_mcp_server_that_is_called(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    seen = Counter[str]()
+    async with connected(guests.url, guests.keys.agent) as socket:
+        await join(socket, "agent", "mallory")
+        for start in range(0, count, AT_ONCE):
+            said: dict[int, str] = {}
+            for number in range(start, min(start + AT_ONCE, count)):
+                said[number] = make.tool_result()
+                await call(socket, number, make, VICTIM.name, "say", {"text": said[number], "big": 10})
+            answers = await acknowledged(socket, set(said))
+            seen.update(guests.outcome(answers[number], text) for number, text in said.items())
+    return seen
+
+
+async def an_mcp_server_that_is_asked(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    """For its resources, prompts and completions."""
+    seen = Counter[str]()
+    async with connected(guests.url, guests.keys.agent) as socket:
+        await join(socket, "agent", "mallory")
+        for start in range(0, count, AT_ONCE):
+            numbers = range(start, min(start + AT_ONCE, count))
+            said = {number: _answer_of_a_server(make) for number in numbers}
+            for number, (method, text) in said.items():
+                await call(socket, number, make, VICTIM.name, "script", {"method": method, "text": text})
+            kept = await acknowledged(socket, set(said))
+            assert all(answer == {"content": []} for answer in kept.values()), kept
+            for number, (method, _) in said.items():
+                event = make.random.choice(ASKED[method])
+                await socket.send_str(f"42/smcp,{number}" + json.dumps([event, _request(event, number)]))
+            answers = await acknowledged(socket, set(said))
+            seen.update(guests.outcome(answers[number], answer) for number, answer in said.items())
+    return seen
+
+
+def _answer_of_a_server(make: Mutator) -> tuple[str, str]:
+    method = make.random.choice([*ASKED])
+    return method, make.mcp_result(method)
+
+
+def _request(event: str, number: int) -> dict[str, Any]:
+    good = {**GOOD[event], "req_id": f"{number:032x}"}
+    if "roomId" in good:
+        return {**good, "roomId": LAB, "computerId": VICTIM.name, "serverId": "scripted"}
+    return {**good, "agent": "mallory", "computer": VICTIM.name}
+
+
+async def an_mcp_server_that_starts(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    """Several in one changed file; returns how often there was which state."""
+    seen = Counter[str]()
+    async with connected(guests.url, guests.keys.agent) as socket:
+        await join(socket, "agent", "mallory")
+        for start in range(0, count, SERVERS_OF_A_FILE):
+            names = [f"s{number}" for number in range(start, min(start + SERVERS_OF_A_FILE, count))]
+            servers = {name: _started(make, guests.directory / f"{name}.answers.json") for name in names}
+            Place(VICTIM.credential, LAB, VICTIM.name, SERVERS | servers).config(guests.directory)
+            states: dict[str, str] = {}
+
+            async def settled(names: list[str] = names, states: dict[str, str] = states) -> bool:
+                await socket.send_str("42/smcp,1" + json.dumps(["client:get_status", _request("client:get_status", 1)]))
+                answer = (await acknowledged(socket, {1}))[1]
+                states.update({server["name"]: server["state"] for server in answer["servers"]})
+                return all(states.get(name, "starting") != "starting" for name in names)
+
+            await eventually(settled, message="the servers of a changed file did not start")
+            seen.update(states[name] for name in names)
+        VICTIM.config(guests.directory)
+    return seen
+
+
+def _started(make: Mutator, file: Path) -> dict[str, Any]:
+    answers = {method: make.mcp_result(method) for method in AT_START if make.random.random() < 0.6}
+    file.write_text(json.dumps(answers), encoding="utf-8")
+    return configs.stdio("scripted", "--answers", str(file))
+
+
+async def an_mcp_client(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    """Of both eras, with a session or without."""
+    seen = Counter[str]()
+    url = f"{guests.mcp_url}/mcp/{THIRD}"
+    authorization = {"Authorization": f"Bearer {guests.keys.mcp_client}"}
+    async with aiohttp.ClientSession(headers=authorization, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as http:
+        async with http.post(url, json=INITIALIZE, headers={"Accept": ACCEPTED}) as opened:
+            session = opened.headers["Mcp-Session-Id"]
+
+        async def one() -> None:
+            method, body, headers = make.mcp_request(session)
+            query = make.random.choice(["", "", "", "?tools=search", "?max_chars=9", "?tools=x", "?x=1"])
+            try:
+                async with http.request(method, url + query, data=body, headers=headers) as answer:
+                    streams = method == "GET" or b"/listen" in body
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(STREAM_S if streams else None):
+                            if f'"code":{FAILED}' in (await answer.text()).replace(" ", ""):
+                                guests.failed.append((method, body, headers))
+                    seen[str(answer.status)] += 1
+                    if answer.status >= 500:
+                        guests.failed.append((method, body, headers))
+            except aiohttp.ClientConnectionError:
+                seen["closed"] += 1
+
+        for start in range(0, count, CONNECTIONS):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(CONNECTIONS, count - start)):
+                    group.create_task(one())
+        async with http.delete(url, headers={"Mcp-Session-Id": session}):
+            pass
+    return seen

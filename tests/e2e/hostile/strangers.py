@@ -1,0 +1,70 @@
+"""Strangers: clients without a token."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import aiohttp
+
+from tests.e2e.hostile.guests import AT_ONCE, Guests
+from tests.e2e.hostile.mutations import Mutator
+
+HALF_S: Final = 0.3
+"""How long a client stays that sent half a request; `test_e2e_hostile_unauthenticated` says what becomes of it."""
+
+
+async def a_stranger_speaks_http(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    return await _requests(guests, [guests.url], make, count)
+
+
+async def a_stranger_at_health_ports(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    return await _requests(guests, guests.health_urls, make, count)
+
+
+async def a_stranger_at_smcp_mcp(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    return await _requests(guests, [guests.mcp_url], make, count)
+
+
+async def _requests(guests: Guests, urls: Sequence[str], make: Mutator, count: int) -> Counter[str]:
+    seen = Counter[str]()
+
+    async def one(request: bytes) -> None:
+        host, port = make.random.choice(urls).removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(request)
+            async with asyncio.timeout(HALF_S):
+                answer = await reader.read(4096)
+            status = answer[9:12].decode("ascii", "replace")
+            seen[status or "closed"] += 1
+            if status.startswith("5"):
+                guests.failed.append(request)
+        except ConnectionError:
+            seen["closed"] += 1
+        except TimeoutError:
+            seen["half"] += 1
+        finally:
+            writer.close()
+
+    for start in range(0, count, AT_ONCE):
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(AT_ONCE, count - start)):
+                group.create_task(one(make.http()))
+    return seen
+
+
+async def a_stranger_speaks_socketio(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    seen = Counter[str]()
+    async with aiohttp.ClientSession() as http:
+        while (left := count - seen.total()) > 0:
+            try:
+                async with http.ws_connect(f"{guests.url}/socket.io/?EIO=4&transport=websocket") as socket:
+                    for _ in range(min(left, 25)):
+                        await socket.send_str(make.packet())
+                        seen["ignored"] += 1
+            except aiohttp.WSServerHandshakeError as refusal:  # packets that connect count as wrong tokens
+                seen[str(refusal.status)] += 1
+            except ConnectionError:
+                seen["closed"] += 1
+    return seen
