@@ -268,7 +268,9 @@ async def test_the_user_of_the_computer_answers_at_its_terminal(nats_url: str, e
         world = await stack.enter_async_context(gateway_world(nats_url))
         user = await stack.enter_async_context(terminal_user())
         terminal = Terminal(user.device)
-        computer = native_computer(world, "office", "box", servers, terminal=terminal, elicit="terminal")
+        computer = native_computer(
+            world, "office", "box", servers, terminal=terminal, elicit="terminal", confirm="allow"
+        )
         await stack.enter_async_context(computer)
         agent = await stack.enter_async_context(SmcpAgent(world.url, office="office", name="anna"))
         calling = asyncio.create_task(agent.call_tool("box", "book", BOOK))
