@@ -4,12 +4,12 @@
 They print tables for people, JSON for programs (`--json`), and warnings to standard error.
 """
 
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -57,12 +57,27 @@ class Refused(Failure):
 @dataclass(frozen=True)
 class RunningComputer:
     directory: Path
-    office: str
-    name: str
+    office: str = ""
+    name: str = ""
 
     def ask(self, method: str, *path: str, body: object = None, timeout: float = ANSWER_S) -> Any:
         """Raises Refused, or Failure: it does not answer."""
-        return _ask(self.directory / SOCKET, method, path, body, timeout)
+        import httpx2  # noqa: PLC0415 -- as `print_table` does
+
+        url = f"http://localhost/{'/'.join(quote(part, safe='') for part in path)}"
+        # no TLS: it would read all authorities
+        transport = httpx2.HTTPTransport(uds=str(self.directory / SOCKET), verify=False)
+        try:
+            with httpx2.Client(transport=transport, timeout=timeout, trust_env=False) as client:
+                response = client.request(method, url, json=body)
+            said = response.json()
+        except httpx2.TimeoutException:
+            raise Failure(f"the Computer did not answer within {timeout:g} s") from None
+        except (httpx2.TransportError, ValueError) as error:
+            raise Failure(f"the Computer does not answer: {error}") from None
+        if response.is_error:
+            raise Refused(said["error"], response.status_code)
+        return said
 
 
 def find(office: str | None, name: str | None) -> RunningComputer:
@@ -87,34 +102,12 @@ def find(office: str | None, name: str | None) -> RunningComputer:
 def running() -> list[RunningComputer]:
     """Those that answer, by office and name."""
     given = os.environ.get("SMCP_STATE_DIR")
-    sockets = [Path(given) / SOCKET] if given else sorted(states_directory().glob(f"*/{SOCKET}"))
     found = []
-    for each in sockets:
-        try:
-            said = _ask(each, "GET", ("status",), None, GREETING_S)
-        except Failure:
-            continue  # nobody listens there any more
-        found.append(RunningComputer(each.parent, said["office"], said["name"]))
+    for directory in [Path(given)] if given else states_directory().glob("*"):
+        with suppress(Failure):  # nobody listens there any more
+            said = RunningComputer(directory).ask("GET", "status", timeout=GREETING_S)
+            found.append(RunningComputer(directory, said["office"], said["name"]))
     return sorted(found, key=lambda each: (each.office, each.name))
-
-
-def _ask(path: Path, method: str, parts: tuple[str, ...], body: object, timeout: float) -> Any:
-    import httpx2  # noqa: PLC0415 -- as `print_table` does
-
-    url = f"http://localhost/{'/'.join(quote(part, safe='') for part in parts)}"
-    content = None if body is None else json.dumps(body)
-    transport = httpx2.HTTPTransport(uds=str(path), verify=False)  # no TLS: it would read all authorities
-    try:
-        with httpx2.Client(transport=transport, timeout=timeout, trust_env=False) as client:
-            response = client.request(method, url, content=content)
-        said = response.json()
-    except httpx2.TimeoutException:
-        raise Failure(f"the Computer did not answer within {timeout:g} s") from None
-    except (httpx2.TransportError, ValueError) as error:
-        raise Failure(f"the Computer does not answer: {error}") from None
-    if response.is_error:
-        raise Refused(said["error"], response.status_code)
-    return said
 
 
 def _known_servers(context: typer.Context) -> list[str]:
