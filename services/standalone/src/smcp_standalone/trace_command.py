@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any, Final, NamedTuple, NoReturn
@@ -60,17 +60,6 @@ class Span(NamedTuple):
     events: list[Event]
 
 
-class _Row(NamedTuple):
-    """A span at its place in the tree."""
-
-    span: Span
-    depth: int
-    before: str
-    """The lines of the tree left of it."""
-    below: str
-    """The same for the lines below it."""
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("smcp trace", add_help=False)  # the help is in `smcp_standalone.main`
     parser.add_argument("req_id", metavar="REQ_ID")
@@ -88,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             said = printable_json({"req_id": given.req_id, "traces": found})
         else:
             said = "\n\n".join("\n".join(_lines(*each)) for each in zip(traces, links, strict=True))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError):
         _fail(f"{url} answers with JSON that is not Jaeger's")
     sys.stdout.write(f"{said}\n")
 
@@ -206,20 +195,15 @@ def _process(service: str, resource: Mapping[str, Any]) -> str:
     return service
 
 
-def _rows(spans: Iterable[Span]) -> Iterator[_Row]:
-    """In the order of the tree. Spans whose parents are a circle are in none."""
-    by_id = {span.id: span for span in sorted(spans, key=lambda span: (span.start_ns, -span.duration_ns))}
-    children: dict[str, list[Span]] = {}
-    for span in by_id.values():
-        children.setdefault(span.parent if span.parent in by_id else "", []).append(span)
-    todo = [_Row(root, 0, "", "") for root in reversed(children.pop("", []))]
-    while todo:
-        row = todo.pop()
-        yield row
-        indent, branch, bar = row.below[:MAX_CHARS], "└ ", "  "
-        for child in reversed(children.get(row.span.id, [])):
-            todo.append(_Row(child, row.depth + 1, indent + branch, indent + bar))
-            branch, bar = "├ ", "│ "
+def _tree(
+    span: Span, children: Mapping[str, Sequence[Span]], before: str = "", below: str = ""
+) -> Iterator[tuple[Span, str, str]]:
+    """The spans in the order of the tree, with its lines left of each, and those left of what is below it."""
+    yield span, before, below
+    beneath = children.get(span.id, ())
+    for child in beneath:
+        branch, bar = ("└ ", "  ") if child is beneath[-1] else ("├ ", "│ ")
+        yield from _tree(child, children, below + branch, below + bar)
 
 
 def _lines(trace: Mapping[str, Any], link: str) -> Iterator[str]:
@@ -231,12 +215,16 @@ def _lines(trace: Mapping[str, Any], link: str) -> Iterator[str]:
     began = datetime.fromtimestamp(begin / 1e9, UTC).isoformat(timespec="milliseconds")
     counts = f"spans: {len(spans)}  processes: {processes}  errors: {errors}"
     yield f"trace {_id(trace['traceID'], 32)}  {began}  {_ms(length)}  {counts}"
-    for span, depth, before, below in _rows(spans):
+    by_id = {span.id: span for span in sorted(spans, key=lambda span: (span.start_ns, -span.duration_ns))}
+    children: dict[str, list[Span]] = {}
+    for span in by_id.values():  # those whose parents are a circle are in no tree
+        children.setdefault(span.parent if span.parent in by_id else "", []).append(span)
+    for span, before, below in (each for root in children.get("", ()) for each in _tree(root, children)):
         words = [f"{before}{_short(span.name)}", f"[{_short(span.process)}]"]
         if span.error is not None:
             words.append(f"ERROR {_short(span.error)}")
         words += [f"{name}={_short(str(span.attributes[name]))}" for name in _SHOWN if name in span.attributes]
-        if span.parent and not depth:
+        if span.parent and not before:
             words.append("(its parent is not in the store)")
         yield f"{_ms(span.start_ns - begin):>12} {_ms(span.duration_ns):>12}  {'  '.join(words)}"
         for at, name, attributes in span.events:
