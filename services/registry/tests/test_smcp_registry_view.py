@@ -67,7 +67,7 @@ async def test_a_view_that_starts_late_has_earlier_and_later_entries(nats_url: s
             assert await view.reached(last, BOUND_S)
             assert names(view, "other") == set()
             assert ("c", "q") not in view.owners()
-            assert set(view.tombstones()) == {
+            assert set(view.tombstones) == {
                 record_key("lab", "computer", "pc0"),
                 record_key("other", "computer", "late"),
             }

@@ -68,14 +68,6 @@ def test_a_key_is_printed_once_listed_without_itself_and_removed(path: Path) -> 
     assert (again.returncode, "no key" in again.stderr) == (1, True)
 
 
-def test_programs_get_json(path: Path) -> None:
-    made = json.loads(keys("add", "-f", str(path), *ANY, "--office", "*", "--json").stdout)
-    assert made["key"].startswith(f"smcp_{made['id']}_")
-    listed = json.loads(keys("list", "-f", str(path), "--json").stdout)
-    assert listed == {"keys": [{name: value for name, value in made.items() if name != "key"}]}
-    assert "hash" not in made
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

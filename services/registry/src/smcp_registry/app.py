@@ -199,7 +199,7 @@ def _measure(
     gauge("smcp_registry_members_moving", "Members whose seat is kept for a move", lambda: len(view.moving()))
     gauge("smcp_registry_offices", "Offices that have members", lambda: len(view.offices))
     gauge("smcp_registry_owners", "Processes that hold members", lambda: len(view.owners()))
-    gauge("smcp_registry_tombstones", "Records of leaves that are not removed yet", lambda: len(view.tombstones()))
+    gauge("smcp_registry_tombstones", "Records of leaves that are not removed yet", lambda: len(view.tombstones))
     gauge("smcp_registry_leases", "Leases that live", lambda: len(leases))
     gauge(
         "smcp_registry_views_synced",

@@ -1,7 +1,7 @@
 """The command `smcp-registry`."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 import typer
@@ -33,19 +33,15 @@ def serve(
 
 @asynccontextmanager
 async def open_service(settings: RegistrySettings, credentials: Credentials | None) -> AsyncIterator[Registry]:
-    readiness, stats = Readiness(), Stats()
-    async with AsyncExitStack() as stack:
-        metrics = Metrics()
-        health = await stack.enter_async_context(serve_health(settings, readiness, metrics, stats))
-        bus = await stack.enter_async_context(
-            open_service_bus("smcp-registry", settings, credentials, readiness, metrics, stats)
-        )
-        trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, metrics))
-        registry = await stack.enter_async_context(
-            open_registry(settings, bus, readiness=readiness, metrics=metrics, trail=trail)
-        )
+    readiness, metrics, stats = Readiness(), Metrics(), Stats()
+    async with (
+        serve_health(settings, readiness, metrics, stats) as health,
+        open_service_bus("smcp-registry", settings, credentials, readiness, metrics, stats) as bus,
+        open_trail(EVENTS, settings, bus, metrics) as trail,
+        open_registry(settings, bus, readiness=readiness, metrics=metrics, trail=trail) as registry,
+    ):
         view = registry.view
-        stats["registry"] = lambda: {"owners": len(view.owners()), "tombstones": len(view.tombstones())}
+        stats["registry"] = lambda: {"owners": len(view.owners()), "tombstones": len(view.tombstones)}
         get_logger(__name__).info("ready", health=health.url)
         yield registry
 

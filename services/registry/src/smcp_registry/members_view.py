@@ -15,11 +15,10 @@ from typing import NamedTuple
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import SessionInfo
 from smcp_registry.bucket_watch import Change, View
-from smcp_registry.member_records import MemberRecord, held_by, record_key
+from smcp_registry.member_records import MemberRecord, record_key
 from smcp_registry.store import parse_record
 
 Process = tuple[str, str]
@@ -30,9 +29,6 @@ Process = tuple[str, str]
 class Entry:
     record: MemberRecord
     revision: int
-
-    def holds(self, claim: Claim) -> bool:
-        return held_by(self.record, claim)
 
     @cached_property
     def session_json(self) -> bytes:
@@ -59,7 +55,8 @@ class MembersView(View):
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, Entry] = {}
         self._offices: dict[str, dict[str, Entry]] = {}
-        self._tombstones: dict[str, Tombstone] = {}
+        self.tombstones: dict[str, Tombstone] = {}
+        """By key."""
         self._moved = asyncio.Event()
         self._awaited: dict[str, set[str]] = {}
         self._awaited_until = 0.0
@@ -67,7 +64,7 @@ class MembersView(View):
 
     def reset(self, entries: Sequence[Change]) -> None:
         self._expect_back(self._entries.keys() - {change.key for change in entries})
-        self._entries, self._offices, self._tombstones = {}, {}, {}
+        self._entries, self._offices, self.tombstones = {}, {}, {}
         for change in entries:
             self._put(change)
         # not the stream's last sequence: the consumer may follow a replica that has not come as far
@@ -75,7 +72,7 @@ class MembersView(View):
         super().reset(entries)
 
     def apply(self, change: Change) -> None:
-        self._tombstones.pop(change.key, None)
+        self.tombstones.pop(change.key, None)
         entry = self._entries.pop(change.key, None)
         if entry is not None:
             office = self._offices[entry.record.office]
@@ -87,9 +84,9 @@ class MembersView(View):
 
     def forget_tombstone(self, key: str, revision: int) -> None:
         """It was purged; one that is newer than `revision` stays."""
-        known = self._tombstones.get(key)
+        known = self.tombstones.get(key)
         if known is not None and known.revision == revision:
-            del self._tombstones[key]
+            del self.tombstones[key]
 
     def member(self, office: str, role: Role, name: str) -> Entry | None:
         """The member of that name; None where there is none (an Agent of another name is another)."""
@@ -130,9 +127,6 @@ class MembersView(View):
         """The members that are marked as moving, also those whose time is over, by key."""
         return {key: entry for key, entry in self._entries.items() if entry.record.moving}
 
-    def tombstones(self) -> Mapping[str, Tombstone]:
-        return self._tombstones
-
     async def reached(self, revision: int, seconds: float) -> bool:
         """Wait until the view has seen `revision`, at most `seconds`; whether it has."""
         try:
@@ -149,7 +143,7 @@ class MembersView(View):
             return
         self._awaited.get(record.office, set()).discard(change.key)
         if not record.is_member:
-            self._tombstones[change.key] = Tombstone(change.revision, self._loop.time())
+            self.tombstones[change.key] = Tombstone(change.revision, self._loop.time())
             return
         entry = Entry(record, change.revision)
         self._entries[change.key] = entry

@@ -83,7 +83,7 @@ class Sweeper:
         Never the bucket's newest record: a view that is read anew would be older than what was asked of it before.
         """
         oldest = self._loop.time() - self.keep_tombstones_s
-        old = {key: stone for key, stone in self.view.tombstones().items() if stone.seen <= oldest}
+        old = {key: stone for key, stone in self.view.tombstones.items() if stone.seen <= oldest}
         if not old:
             return
         announced = await self.announcer.announced_upto()

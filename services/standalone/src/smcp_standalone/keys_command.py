@@ -1,13 +1,12 @@
 """`smcp keys`: edits the file of API keys that `SMCP_AUTH_KEYS` names."""
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from getpass import getuser
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from pydantic import ValidationError
@@ -25,7 +24,7 @@ from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import configure_logging
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings
-from smcp_standalone.operator_commands import AsJson, command_config
+from smcp_standalone.operator_commands import command_config
 
 app = typer.Typer(
     name="keys",
@@ -44,48 +43,28 @@ File = Annotated[
 @app.command()
 def add(
     file: File,
-    office: Annotated[
-        list[str],
-        typer.Option(
-            metavar="PATTERN",
-            help="An office that it is for; * any text, ? one character, \\ escapes. May be repeated.",
-        ),
-    ],
+    office: Annotated[list[str], typer.Option(metavar="PATTERN", help="An office: * is any text, ? a character.")],
     role: Annotated[list[str], typer.Option(metavar="ROLE", help="agent or computer. Give it twice for both.")],
-    name: Annotated[
-        list[str],
-        typer.Option(metavar="PATTERN", help="A name that its holder may have; '*' is any. May be repeated."),
-    ],
+    name: Annotated[list[str], typer.Option(metavar="PATTERN", help="A name that its holder may have; '*' is any.")],
     computer: Annotated[
         list[str], typer.Option(metavar="PATTERN", help="A Computer that an Agent may ask; without it, any.")
     ] = ["*"],  # noqa: B006 -- typer copies it
     tool: Annotated[
         list[str],
-        typer.Option(
-            metavar="PATTERN", help="A tool that an Agent may see and call, by its listed name; without it, any."
-        ),
+        typer.Option(metavar="PATTERN", help="A listed tool that an Agent may use; without it, any."),
     ] = ["*"],  # noqa: B006
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Allow only tools that their MCP server marks as read-only.")
     ] = False,
     delegates: Annotated[
-        bool,
-        typer.Option(
-            "--delegates",
-            help="For smcp-mcp, which counts each user: the Agent says for whom it calls, and no quota limits the key.",
-        ),
+        bool, typer.Option("--delegates", help="For smcp-mcp: the Agent says for whom it calls, and has no quota.")
     ] = False,
     subject: Annotated[
-        str | None,
-        typer.Option(help="Who holds the key. A new key of the same subject takes over the seat of the old one."),
+        str | None, typer.Option(help="Who holds the key. A new key of the same subject takes over the old one's seat.")
     ] = None,
     expires: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHEN", help="90d, 12h, 30m, a date (midnight UTC), or a time like 2027-01-31T12:00+01:00."
-        ),
+        str | None, typer.Option(metavar="WHEN", help="90d, 12h, 30m, a date, or a time like 2027-01-31T12:00+01:00.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Make a key and print it. It is printed this once: the file holds its hash alone."""
     until = None if expires is None else _until(expires)
@@ -106,19 +85,15 @@ def add(
         wrong = malformed(error).details
         raise SettingsError(f"--{wrong['field'].partition('.')[0].removesuffix('s')}: {wrong['reason']}") from None
     _recorded("added", [entry], lambda: key_file.add(file, entry))
-    typer.echo(json.dumps({"key": key, **_shown(entry)}, ensure_ascii=False) if as_json else key)
-    if not as_json:
-        said = f"{file} has its hash, under the id {entry.id}. The key is shown this once"
-        typer.echo(f"{said}; its holder sets SMCP_TOKEN to it.", err=True)
+    typer.echo(key)
+    said = f"{file} has its hash, under the id {entry.id}. The key is shown this once"
+    typer.echo(f"{said}; its holder sets SMCP_TOKEN to it.", err=True)
 
 
 @app.command("list")
-def list_keys(file: File, as_json: AsJson = False) -> None:
+def list_keys(file: File) -> None:
     """List the keys: the holder of each, what it allows, and until when. The keys themselves are not shown."""
     entries = key_file.read(file)
-    if as_json:
-        typer.echo(json.dumps({"keys": [_shown(entry) for entry in entries]}, ensure_ascii=False))
-        return
     for entry in entries:
         typer.echo(_line(entry))
     if not entries:
@@ -178,10 +153,6 @@ def _until(text: str) -> datetime:
     if until <= datetime.now(UTC):
         raise SettingsError(f"--expires: {text!r} is over already")
     return until.replace(microsecond=0)
-
-
-def _shown(entry: KeyEntry) -> dict[str, Any]:
-    return entry.model_dump(mode="json", exclude={"hash"})
 
 
 def _line(entry: KeyEntry) -> str:

@@ -71,12 +71,10 @@ def run_up(
         Path | None, typer.Option(help="The directory for rooms and credentials. Without it they are not kept.")
     ] = None,
     hosts: Annotated[
-        Path | None,
-        typer.Option(help="Who else may connect to the embedded nats-server: a file as for nats-config."),
+        Path | None, typer.Option(help="Who else may connect to the embedded nats-server: a file as for nats-config.")
     ] = None,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Accept clients without a key, also from other machines."),
+        bool, typer.Option("--insecure", help="Accept clients without a key, also from other machines.")
     ] = False,
     mcp_port: Annotated[
         int | None,
@@ -148,16 +146,10 @@ def run_demo(
         Path | None, typer.Option(help="The git repository whose log is shown (default: the one here).")
     ] = None,
     url: Annotated[
-        str | None,
-        typer.Option(
-            help="Start nothing: use the gateway of a system that runs. --repository is a path of its Computer."
-        ),
+        str | None, typer.Option(help="Use the gateway of a system that runs; --repository is a path of its Computer.")
     ] = None,
     token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="SMCP_TOKEN", show_envvar=True, help="With --url: the key or token, if the gateway requires one."
-        ),
+        str | None, typer.Option(envvar="SMCP_TOKEN", help="With --url: the key or token, if the gateway requires one.")
     ] = None,
 ) -> None:
     """Start everything, let an Agent call two public MCP servers, and show what came back."""

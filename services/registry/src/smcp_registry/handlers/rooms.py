@@ -37,7 +37,7 @@ from smcp_registry.admission import Action
 from smcp_registry.audit import Audit
 from smcp_registry.handlers.caller import Callers, after, check_claim, check_process, claim_of, named
 from smcp_registry.leases import PATIENCE_S, Leases
-from smcp_registry.member_records import Announce, MemberRecord, record_key, time_of
+from smcp_registry.member_records import Announce, MemberRecord, held_by, record_key, time_of
 from smcp_registry.members_view import Entry
 from smcp_registry.seats import Seats
 from smcp_registry.store import AT_ONCE, StoredMember
@@ -132,7 +132,7 @@ class Handlers:
         claim = claim_of(call)
         await self.callers.settled(call)
         entry, upto = self.callers.view.member(*named(call)), self.callers.view.revision
-        if entry is None or not entry.holds(claim):
+        if entry is None or not held_by(entry.record, claim):
             return contract.Confirmed(mine=False, view=upto)
         return contract.Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=upto)
 
@@ -244,7 +244,7 @@ class Handlers:
         if member.moving:
             return _stands(await self.seats.move(*seat, claim))
         known = self.callers.view.member(*seat)
-        if known is not None and known.holds(claim) and known.record.announced and not known.record.moving:
+        if known is not None and held_by(known.record, claim) and known.record.announced and not known.record.moving:
             return _stands(known)
         decision, stored = await self.seats.claim(*seat, claim, until=until)
         if decision.action is Action.REFUSE:
