@@ -3,8 +3,7 @@
 The settings `SMCP_QUOTA_*` are the defaults for both. What a key's entry or a token's claim says in `quota` replaces
 them for that subject, and where it is more, for what it does in its offices. Each process counts by itself.
 
-Gateways count events, connections, reads and subscriptions of Socket.IO clients; smcp-mcp counts requests,
-streams, reads and watched resources of MCP clients. At gateways, `Turns` begins the events that no quota refuses.
+At gateways, `Turns` begins the events that no quota refuses.
 """
 
 import asyncio

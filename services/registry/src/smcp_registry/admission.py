@@ -11,13 +11,11 @@
 | an Agent's | no answer, lease lives; same identity and name | claim; announce leave, then enter |
 | another's | no answer, lease lives; anybody else | refuse |
 
-The last two are of an owner that is suspended. An Agent that comes back from there is known by its identity, and its
-calls cannot wait for the lease; a gateway that lives after all hears of the leave and asks. A Computer's owner does
-not, so its seat waits.
+The last two are of an owner that is suspended. An Agent's calls cannot wait for the lease; a gateway that lives after
+all hears of the leave and asks. A Computer's owner does not, so its seat waits.
 
-Where the table says announce, a claim that asks not to be announced (the first step of an office switch) leaves its
-enter out, and so does a leave of a member whose enter was never announced. The second claim of such a session, which
-asks to be announced, is the enter. Without quorum there is nothing to decide on: that is the store's `Unavailable`.
+A claim that asks not to be announced (the first step of an office switch) leaves its enter out, and so does a leave of
+a member whose enter was never announced. The second claim of such a session is the enter.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,8 @@
 """Watches the connection to NATS, and follows buckets over it.
 
-A `View` is given all entries of a bucket, then every change, in order and without a gap. nats-py's own watcher is not
-used, since it does not say that it lost something: a consumer that vanished with its server, or messages on the way.
-
-A bucket may also be gone: NATS came back without its store. Then the registries make it anew, and processes whose
-connection was down take their leases again and assert their members. Until those are back, for a lease at most, their
-office is not listed (`MembersView.awaited`): gateways would take those who come a moment later for gone.
+A `View` is given all entries of a bucket, then every change, in order and without a gap; nats-py's own watcher loses
+its position at a reconnect (ADR 0006). Where NATS has lost its store, the buckets are made anew, and processes assert
+their members; until those are back, for a lease at most, their office is not listed (`MembersView.awaited`).
 """
 
 import asyncio
@@ -84,11 +81,8 @@ async def follow_or_replace(
 
 
 async def _empty_lost(js: JetStreamContext, views: Mapping[str, View]) -> None:
-    """Empty the views of all lost buckets before any bucket is made anew.
-
-    A process that takes its lease in a new bucket and asserts its members must not hear that they stand, as they did in
-    the old one.
-    """
+    """Before any bucket is made anew: a process that asserts its members must not hear that they stand, as they did in
+    the old one."""
     lost = []
     for bucket in views:
         try:

@@ -168,11 +168,7 @@ class Seats:
 
 
 def _stands(record: MemberRecord | None, claim: Claim) -> bool:
-    """Whether this very claim has the seat, or nobody ever had it.
-
-    Where somebody had it since, the request may be a copy that waited somewhere (at a suspended registry) until the
-    claim that another copy made had been given up: it would bring back a member that left. Its sender knows.
-    """
+    """Whether this very claim has the seat, or nobody ever had it; else the request may be a late copy (ADR 0012)."""
     return record is None or (record.is_member and held_by(record, claim))
 
 

@@ -9,8 +9,7 @@
 Writes to `members` and `leases` are compare-and-set on a key's revision: 0 where the key has none. A read may miss the
 newest write (another replica may answer it); a write that was decided on an old read fails with `Conflict`.
 
-The revisions of `members` start at the time in microseconds, so a bucket that is made after NATS lost its store goes on
-above the revisions that gateways and Computers remember.
+The revisions of `members` start at the time in microseconds: a new bucket goes on above the lost one's (ADR 0026).
 """
 
 import asyncio
@@ -82,8 +81,7 @@ class Stored:
 class Bucket:
     """One bucket. All methods raise `Unavailable` where JetStream does not answer within 2 s, and without a connection.
 
-    Of many requests 32 at a time are sent, and their 2 s begin then: with hundreds, the time of this process would be
-    taken for that of the store. Where one got no answer, those that wait behind it are not sent.
+    Of many requests 32 at a time are sent, and their 2 s begin then. Where one got no answer, those behind it are not.
     """
 
     def __init__(self, name: str, js: JetStreamContext, kv: KeyValue, bus: Bus) -> None:

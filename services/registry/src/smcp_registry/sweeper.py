@@ -1,11 +1,7 @@
-"""Removes the members of dead processes, ends moves that are over, and purges old tombstones.
+"""Removes the members of dead processes, ends moves that are over, and purges old tombstones (ADR 0006).
 
-A lease that ran out proves nothing by itself: an outage of NATS that is longer than a lease takes all leases, and
-nobody died. So the process is asked, and only by a registry that has itself seen NATS up for a whole lease. All
-registries sweep, at the same time if it comes so: each write is a compare-and-set, and the second one fails.
-
-A process that comes back takes its lease first and asserts its members then; where they stand, nothing is written, and
-a compare-and-set notices nothing. So the lease is read once more right before each tombstone.
+A process whose lease ran out is asked, and only by a registry that has seen NATS up for a whole lease. Its lease is
+read once more before each tombstone: to come back changes no record, so that compare-and-set would not notice it.
 """
 
 import asyncio

@@ -6,9 +6,8 @@
     OUT/creds/<credential>.json   0600, the name encoded as in subjects; for SMCP_NATS_CREDS
     OUT/cluster-secret            0600, where there is a cluster
 
-In the configuration a secret stands as its bcrypt hash of the lowest cost (about 1 ms for each connection): cost
-protects guessable secrets, and these are 256 random bits. The salt follows from the secret, so the same model and
-secrets give the same text.
+In the configuration a secret of 256 random bits stands as its bcrypt hash of the lowest cost (about 1 ms for each
+connection). The salt follows from the secret, so the same model and secrets give the same text.
 """
 
 import hashlib

@@ -1,7 +1,6 @@
-"""`smcp trace`: the trace of a call as a tree, from a store with the query API that Jaeger's own page uses.
+"""`smcp trace`: the trace of a call as a tree, from a store with Jaeger's query API (`/api/traces`).
 
-Every version of Jaeger has it (`/api/traces`), and so have other stores that Grafana's Jaeger data source can read. The
-store is asked by trace id (a `req_id` of 32 hex digits is one), then by the tag `smcp.req_id`. People wait for the
+The store is asked by trace id (a `req_id` of 32 hex digits is one), then by the tag `smcp.req_id`. People wait for the
 command, so this module imports little (`__main__` runs it without the others, and without typer).
 """
 
