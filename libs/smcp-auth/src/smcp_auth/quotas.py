@@ -43,14 +43,6 @@ class Limits:
     reads: Rate
 
 
-def limits_of(values: Mapping[str, float], burst_s: float) -> Limits:
-    counts: dict[str, Any] = {
-        name: values[name] or math.inf for name in ("sockets", "calls_in_flight", "subscriptions")
-    }
-    rates: dict[str, Any] = {name: Rate(values[f"{name}_per_s"], burst_s) for name in ("calls", "bytes", "reads")}
-    return Limits(**counts, **rates)
-
-
 class Account:
     """What one office or subject has now, and when its buckets will be full (clock)."""
 
@@ -95,7 +87,7 @@ class Quotas:
         self._values = dict(defaults)
         self._burst_s = burst_s
         self._clock = clock
-        self._defaults = limits_of(defaults, burst_s)
+        self._defaults = self._limits({})
         self._accounts: defaultdict[str, Account] = defaultdict(Account)
         self._sweep_at = SWEEP_AT
         self._drops = 0
@@ -169,9 +161,8 @@ class Quotas:
             ticket = self._ticket(shares)
             for key, account, limits in ticket:
                 if by > 0 and account.subscriptions + by > limits.subscriptions:
-                    raise self._refusal(
-                        key, "subscriptions", limits.subscriptions, smcp_code=str(SmcpCode.RATE_LIMITED)
-                    )
+                    code = SmcpCode.RATE_LIMITED.value
+                    raise self._refusal(key, "subscriptions", limits.subscriptions, smcp_code=code)
             for _, account, _ in ticket:
                 account.subscriptions += by
 
@@ -196,12 +187,15 @@ class Quotas:
         own: dict[str, float] = {} if quota is None else quota.model_dump(exclude_none=True)
         if office is not None:
             more = {name: value for name, value in own.items() if not value or value > self._values[name] > 0}
-            yield f"office {office}", self._limits(more)
+            yield f"office {office}", self._limits(more) if more else self._defaults
         if identity is not None:
-            yield _subject(identity), self._limits(own)
+            yield _subject(identity), self._limits(own) if own else self._defaults
 
     def _limits(self, own: Mapping[str, float]) -> Limits:
-        return limits_of({**self._values, **own}, self._burst_s) if own else self._defaults
+        values = {**self._values, **own}
+        rates = (Rate(values[f"{name}_per_s"], self._burst_s) for name in ("calls", "bytes", "reads"))
+        in_flight, subscriptions = values["calls_in_flight"] or math.inf, values["subscriptions"] or math.inf
+        return Limits(values["sockets"] or math.inf, in_flight, subscriptions, *rates)
 
     def _ticket(self, shares: Iterable[Share]) -> Ticket:
         if len(self._accounts) >= self._sweep_at:

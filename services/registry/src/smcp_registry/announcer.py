@@ -45,13 +45,11 @@ class Announcer:
         plan = api.ConsumerConfig(
             name=CONSUMER,
             durable_name=CONSUMER,
-            description="A2C-SMCP: announces enters and leaves, in order",
             filter_subject=self.members.subject(">"),
             deliver_policy=api.DeliverPolicy.ALL,
             ack_policy=api.AckPolicy.EXPLICIT,
             ack_wait=ACK_WAIT_S,
             max_ack_pending=1,
-            max_deliver=-1,
         )
         await self.js.add_consumer(self.members.stream, plan)
 

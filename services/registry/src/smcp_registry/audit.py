@@ -125,7 +125,6 @@ def audit_plan(settings: RegistrySettings) -> api.StreamConfig | None:
     required = settings.audit == "required"
     return api.StreamConfig(
         name=STREAM,
-        description="A2C-SMCP: who did what",
         subjects=[AUDIT_ALL],
         max_age=settings.audit_keep_days * 86_400,
         max_bytes=settings.audit_max_bytes,

@@ -278,9 +278,7 @@ async def make_missing(
 
 
 def _plans(lease_s: float, replicas: int) -> tuple[api.StreamConfig, api.StreamConfig, api.StreamConfig]:
-    leases = _plan(LEASES, "A2C-SMCP: which processes live", replicas=replicas)
-    moving = _plan(MOVING, "A2C-SMCP: which seats are kept for who moves", replicas=replicas)
-    members = _plan(MEMBERS, "A2C-SMCP: who is in which office", replicas=replicas)
+    leases, moving, members = (_plan(bucket, replicas) for bucket in (LEASES, MOVING, MEMBERS))
     # the server takes whole seconds from 1 for its markers; they only have to outlive the expiry
     marker_s = max(1.0, float(round(lease_s)))
     leases = leases.evolve(
@@ -289,19 +287,16 @@ def _plans(lease_s: float, replicas: int) -> tuple[api.StreamConfig, api.StreamC
     return leases, moving, members.evolve(max_msgs_per_subject=HISTORY, first_seq=int(time.time() * REVISIONS_PER_S))
 
 
-def _plan(bucket: str, description: str, *, replicas: int) -> api.StreamConfig:
+def _plan(bucket: str, replicas: int) -> api.StreamConfig:
     # A stream as nats-py makes one for a bucket, but for its first sequence: that cannot be said of a bucket there.
     return api.StreamConfig(
         name=f"KV_{bucket}",
-        description=description,
         subjects=[f"$KV.{bucket}.>"],
         allow_rollup_hdrs=True,
         allow_msg_ttl=True,
         deny_delete=True,
         discard=api.DiscardPolicy.NEW,
         duplicate_window=DUPLICATES_S,
-        max_consumers=-1,
-        max_msgs=-1,
         max_msgs_per_subject=1,
         num_replicas=replicas,
         storage=api.StorageType.FILE,
