@@ -227,7 +227,6 @@ def test_an_unknown_client_event_is_relayed(event: str) -> None:
         request=schemas.UnknownClientReq,
         reply=schemas.UnknownRet,
         senders=frozenset({"agent"}),
-        verb=event.removeprefix("client:"),
         ack=Ack.REPLY,
         time_class=TimeClass.QUERY,
         size=SizeClass.BODY,
@@ -235,6 +234,7 @@ def test_an_unknown_client_event_is_relayed(event: str) -> None:
         source=UNKNOWN,
         metered=True,
     )
+    assert row.verb == event.removeprefix("client:")
     assert by_verb("client", row.verb) == row
 
 
@@ -248,7 +248,6 @@ def test_an_unknown_update_becomes_its_notification() -> None:
         request=schemas.UnknownUpdate,
         reply=None,
         senders=frozenset({"computer"}),
-        verb="update_skills",
         ack=Ack.NOTHING,
         time_class=TimeClass.ROOM,
         size=SizeClass.SMALL,
@@ -256,13 +255,14 @@ def test_an_unknown_update_becomes_its_notification() -> None:
         source=UNKNOWN,
     )
     notification = lookup("notify:update_skills")
+    assert notification is not None
+    assert row.verb == notification.verb == "update_skills"
     assert notification == by_verb("notify", "update_skills")
     assert notification == Row(
         event="notify:update_skills",
         request=schemas.UnknownUpdate,
         reply=None,
         senders=frozenset(),
-        verb="update_skills",
         ack=Ack.NONE,
         time_class=TimeClass.NOTICE,
         size=SizeClass.SMALL,

@@ -13,7 +13,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, PlainSerializer,
 from pydantic_core import from_json
 
 from smcp_bus.exact_json import written
-from smcp_proto.catalog import COMPUTER, MEMBER, Ack, Row, SizeClass, TimeClass
+from smcp_proto.catalog import COMPUTER, Row, SizeClass
 from smcp_proto.member_names import Name, Role
 from smcp_proto.schemas import Capabilities
 from smcp_proto.validation import refused
@@ -307,38 +307,17 @@ def is_internal(row: Row) -> bool:
     return row.source == SOURCE
 
 
-def _row(
-    event: str,
-    request: type[BaseModel],
-    reply: type[BaseModel],
-    size: SizeClass = SizeClass.SMALL,
-    senders: frozenset[Role] = MEMBER,
-) -> Row:
-    return Row(
-        event=event,
-        request=request,
-        reply=reply,
-        senders=senders,
-        verb=event.partition(":")[2],
-        ack=Ack.REPLY,
-        time_class=TimeClass.ROOM,
-        size=size,
-        source=SOURCE,
-    )
-
-
-CONFIRM: Final = _row("server:confirm", Nothing, Confirmed)
-FIND: Final = _row("server:find", FindComputer, Found)
-APPROVAL: Final = _row("server:approval", Approval, Nothing, senders=COMPUTER)
-LEASE: Final = _row("hosts:lease", LeaseRenewal, LeaseState)
-GATEWAY_LEASE: Final = _row("hosts:gateway_lease", LeaseRenewal, LeaseState)
-ASSERT: Final = _row("hosts:assert", Assertion, AssertionResult, SizeClass.BODY)
-ALIVE: Final = _row("hosts:alive", AliveQuestion, AliveAnswer)
-PENDING: Final = _row("client:pending", PendingQuestion, PendingAnswer, SizeClass.BODY)
-
-OFFICES: Final = _row("operators:offices", OfficesQuestion, Offices)
-SHOW_ROOM: Final = _row("operators:room", RoomQuestion, Room)
-RECORDS: Final = _row("operators:records", RecordsQuestion, Records)
+CONFIRM: Final = Row("server:confirm", Nothing, Confirmed, source=SOURCE)
+FIND: Final = Row("server:find", FindComputer, Found, source=SOURCE)
+APPROVAL: Final = Row("server:approval", Approval, Nothing, COMPUTER, source=SOURCE)
+LEASE: Final = Row("hosts:lease", LeaseRenewal, LeaseState, source=SOURCE)
+GATEWAY_LEASE: Final = Row("hosts:gateway_lease", LeaseRenewal, LeaseState, source=SOURCE)
+ASSERT: Final = Row("hosts:assert", Assertion, AssertionResult, size=SizeClass.BODY, source=SOURCE)
+ALIVE: Final = Row("hosts:alive", AliveQuestion, AliveAnswer, source=SOURCE)
+PENDING: Final = Row("client:pending", PendingQuestion, PendingAnswer, size=SizeClass.BODY, source=SOURCE)
+OFFICES: Final = Row("operators:offices", OfficesQuestion, Offices, source=SOURCE)
+SHOW_ROOM: Final = Row("operators:room", RoomQuestion, Room, source=SOURCE)
+RECORDS: Final = Row("operators:records", RecordsQuestion, Records, source=SOURCE)
 
 SERVER_ROWS: Final = {row.verb: row for row in (CONFIRM, FIND, APPROVAL)}
 HOST_ROWS: Final = {row.verb: row for row in (LEASE, GATEWAY_LEASE, ASSERT, ALIVE)}

@@ -7,10 +7,10 @@ Adding an event is adding a row and a handler: the dispatcher, the documents and
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
@@ -66,32 +66,32 @@ class SizeClass(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One event of the protocol.
-
-    `verb` is its last token on the bus (`resources/list` is `resources_list`). `notifies` is the event that a
-    `server:*` event becomes for the rest of the office, None for those that tell nobody or where the log tells.
-    """
+    """One event of the protocol, or of the contract between processes."""
 
     event: str
     request: type[BaseModel]
-    reply: type[BaseModel] | None
-    senders: frozenset[Role]
-    verb: str
-    ack: Ack
-    time_class: TimeClass
+    reply: type[BaseModel] | None = None
+    senders: frozenset[Role] = MEMBER
+    ack: Ack = Ack.REPLY
+    time_class: TimeClass = TimeClass.ROOM
     size: SizeClass = SizeClass.SMALL
     notifies: str | None = None
+    """The event that a `server:*` event becomes for the rest of the office; None: it tells nobody, or the log does."""
     source: str = ""
     """Where the protocol says it: page and section."""
     receivers: frozenset[Role] = MEMBER
     """Of a notification: the roles that receive it. The member that caused it does not."""
     metered: bool = False
     """MCP servers work for each of these requests: how many of them a session and an office may send is limited."""
+    verb: str = field(init=False)
+    """The last token on the bus."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verb", verb_of(self.event))
 
 
 _VERB = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _RESOURCES: Final = "computer.txt, Resources 能力扩展"
-_COMPLETION: Final = "finder.txt, 自动补全"
 _CAPABILITIES: Final = "computer.txt, Resources 能力扩展 4.2"
 _UNKNOWN: Final = "design, unknown events"
 _OURS: Final = "ours, no page has it"
@@ -102,80 +102,56 @@ def verb_of(event: str) -> str:
     return event.partition(":")[2].replace("/", "_")
 
 
-def _client(
-    event: str,
-    request: type[BaseModel],
-    reply: type[BaseModel],
-    source: str = "",
-    *,
-    time_class: TimeClass = TimeClass.QUERY,
-    size: SizeClass = SizeClass.SMALL,
-    metered: bool = False,
+_USUAL: Final[Mapping[str, Mapping[str, Any]]] = {
+    "client": {"senders": AGENT, "time_class": TimeClass.QUERY},
+    "server": {"senders": COMPUTER, "ack": Ack.NOTHING},
+    "notify": {"senders": NOBODY, "ack": Ack.NONE, "time_class": TimeClass.NOTICE},
+}
+"""What most events of a prefix have."""
+
+
+def _row(
+    event: str, request: type[BaseModel], reply: type[BaseModel] | None = None, source: str = "", **more: Any
 ) -> Row:
-    source, verb = source or f"events.txt, {event}", verb_of(event)
-    return Row(event, request, reply, AGENT, verb, Ack.REPLY, time_class, size, None, source, metered=metered)
+    fields = {**_USUAL[event.partition(":")[0]], **more}
+    return Row(event, request, reply, source=source or f"events.txt, {event}", **fields)
 
 
 def _update(name: str, request: type[BaseModel], source: str = "") -> Row:
-    """An update that a Computer sends, and the notification that the office gets for it."""
-    event, notifies = f"server:{name}", f"notify:{name}"
-    source = source or f"events.txt, {event}"
-    size, time_class = SizeClass.SMALL, TimeClass.ROOM
-    return Row(event, request, None, COMPUTER, verb_of(event), Ack.NOTHING, time_class, size, notifies, source)
-
-
-def _notify(name: str, request: type[BaseModel], source: str = "") -> Row:
-    event = f"notify:{name}"
-    source = source or f"events.txt, {event}"
-    return Row(event, request, None, NOBODY, verb_of(event), Ack.NONE, TimeClass.NOTICE, source=source)
-
-
-def _said(name: str, request: type[BaseModel]) -> Row:
-    """A notification that a Computer on Socket.IO may send itself; the office's Agent receives it."""
-    event, time_class = f"notify:{name}", TimeClass.NOTICE
-    return Row(event, request, None, COMPUTER, verb_of(event), Ack.NONE, time_class, source=_RESOURCES, receivers=AGENT)
+    """An update that a Computer sends; the office gets a notification of the same name."""
+    return _row(f"server:{name}", request, None, source, notifies=f"notify:{name}")
 
 
 _ROWS: Final = (
     # Agent → Computer
-    _client(
-        "client:tool_call", schemas.ToolCallReq, schemas.CallToolResult,
-        time_class=TimeClass.CALL, size=SizeClass.BODY,
+    _row(
+        "client:tool_call", schemas.ToolCallReq, schemas.CallToolResult, time_class=TimeClass.CALL, size=SizeClass.BODY
     ),
-    _client("client:get_config", schemas.GetComputerConfigReq, schemas.GetComputerConfigRet),
-    _client("client:get_tools", schemas.GetToolsReq, schemas.GetToolsRet),
-    _client("client:get_status", schemas.GetStatusReq, schemas.GetStatusRet, _OURS),
-    _client("client:get_desktop", schemas.GetDeskTopReq, schemas.GetDeskTopRet, metered=True),
-    _client("client:get_finder", schemas.GetFinderReq, schemas.GetFinderRet, metered=True),
-    _client("client:resources/list", schemas.ListResourcesReq, schemas.ResourceRet, _RESOURCES, metered=True),
-    _client("client:resources/read", schemas.ReadResourceReq, schemas.ResourceRet, _RESOURCES, metered=True),
-    _client(
-        "client:resources/templates/list", schemas.ListResourceTemplatesReq, schemas.ResourceRet, _RESOURCES,
-        metered=True,
+    _row("client:get_config", schemas.GetComputerConfigReq, schemas.GetComputerConfigRet),
+    _row("client:get_tools", schemas.GetToolsReq, schemas.GetToolsRet),
+    _row("client:get_status", schemas.GetStatusReq, schemas.GetStatusRet, _OURS),
+    _row("client:get_desktop", schemas.GetDeskTopReq, schemas.GetDeskTopRet, metered=True),
+    _row("client:get_finder", schemas.GetFinderReq, schemas.GetFinderRet, metered=True),
+    *(
+        _row(f"client:{name}", request, schemas.ResourceRet, source, metered=name != "resources/unsubscribe")
+        for name, request, source in (
+            ("resources/list", schemas.ListResourcesReq, _RESOURCES),
+            ("resources/read", schemas.ReadResourceReq, _RESOURCES),
+            ("resources/templates/list", schemas.ListResourceTemplatesReq, _RESOURCES),
+            ("resources/subscribe", schemas.SubscribeResourceReq, _RESOURCES),
+            ("resources/unsubscribe", schemas.UnsubscribeResourceReq, _RESOURCES),
+            ("completion/complete", schemas.CompleteReq, "finder.txt, 自动补全"),
+            ("prompts/list", schemas.ListPromptsReq, _OURS),
+            ("prompts/get", schemas.GetPromptReq, _OURS),
+        )
     ),
-    _client(
-        "client:resources/subscribe", schemas.SubscribeResourceReq, schemas.ResourceRet, _RESOURCES, metered=True
-    ),
-    _client("client:resources/unsubscribe", schemas.UnsubscribeResourceReq, schemas.ResourceRet, _RESOURCES),
-    _client("client:completion/complete", schemas.CompleteReq, schemas.ResourceRet, _COMPLETION, metered=True),
-    _client("client:prompts/list", schemas.ListPromptsReq, schemas.ResourceRet, _OURS, metered=True),
-    _client("client:prompts/get", schemas.GetPromptReq, schemas.ResourceRet, _OURS, metered=True),
     # member → registry
-    Row(
-        "server:join_office", schemas.EnterOfficeReq, None, MEMBER, "join_office",
-        Ack.DONE, TimeClass.ROOM, source="events.txt, server:join_office",
-    ),
-    Row(
-        "server:leave_office", schemas.LeaveOfficeReq, None, MEMBER, "leave_office",
-        Ack.DONE, TimeClass.ROOM, source="events.txt, server:leave_office",
-    ),
-    Row(
-        "server:list_room", schemas.ListRoomReq, schemas.ListRoomRet, MEMBER, "list_room",
-        Ack.REPLY, TimeClass.ROOM, source="events.txt, server:list_room",
-    ),
-    Row(
-        "server:tool_call_cancel", schemas.AgentCallData, None, AGENT, "tool_call_cancel",
-        Ack.NOTHING, TimeClass.ROOM, notifies="notify:tool_call_cancel", source="events.txt, Server 事件",
+    _row("server:join_office", schemas.EnterOfficeReq, senders=MEMBER, ack=Ack.DONE),
+    _row("server:leave_office", schemas.LeaveOfficeReq, senders=MEMBER, ack=Ack.DONE),
+    _row("server:list_room", schemas.ListRoomReq, schemas.ListRoomRet, senders=MEMBER, ack=Ack.REPLY),
+    _row(
+        "server:tool_call_cancel", schemas.AgentCallData, None, "events.txt, Server 事件",
+        senders=AGENT, notifies="notify:tool_call_cancel",
     ),
     _update("update_config", schemas.UpdateComputerConfigReq),
     _update("update_tool_list", schemas.UpdateToolListNotification),
@@ -185,26 +161,27 @@ _ROWS: Final = (
     # what a native Computer tells the registry; one on Socket.IO says the notification itself
     _update("resources/list_changed", schemas.ResourceListChangedNotification, _RESOURCES),
     _update("resources/updated", schemas.ResourceUpdatedNotification, _RESOURCES),
-    Row(
-        schemas.TOOL_PROGRESS, schemas.ToolProgressReq, None, COMPUTER, "tool_progress",
-        Ack.NOTHING, TimeClass.ROOM, source=_OURS,
-    ),
+    _row(schemas.TOOL_PROGRESS, schemas.ToolProgressReq, None, _OURS),
     # registry → office
-    _notify("enter_office", schemas.EnterOfficeNotification),
-    _notify("leave_office", schemas.LeaveOfficeNotification),
-    _notify("update_config", schemas.UpdateMCPConfigNotification),
-    _notify("update_tool_list", schemas.UpdateToolListNotification),
-    _notify("update_desktop", schemas.UpdateComputerConfigReq),
-    _notify("update_finder", schemas.UpdateComputerConfigReq),
-    _notify("tool_call_cancel", schemas.AgentCallData),
-    _notify("update_capabilities", schemas.UpdateCapabilitiesReq, _CAPABILITIES),
-    _said("resources/list_changed", schemas.ResourceListChangedNotification),
-    _said("resources/updated", schemas.ResourceUpdatedNotification),
-    # the gateway of a call → the Agent that waits for it
-    Row(
-        schemas.TOLD_OF_PROGRESS, schemas.ToolProgressNotification, None, NOBODY, "tool_progress",
-        Ack.NONE, TimeClass.NOTICE, source=_OURS, receivers=AGENT,
+    _row("notify:enter_office", schemas.EnterOfficeNotification),
+    _row("notify:leave_office", schemas.LeaveOfficeNotification),
+    _row("notify:update_config", schemas.UpdateMCPConfigNotification),
+    _row("notify:update_tool_list", schemas.UpdateToolListNotification),
+    _row("notify:update_desktop", schemas.UpdateComputerConfigReq),
+    _row("notify:update_finder", schemas.UpdateComputerConfigReq),
+    _row("notify:tool_call_cancel", schemas.AgentCallData),
+    _row("notify:update_capabilities", schemas.UpdateCapabilitiesReq, None, _CAPABILITIES),
+    # a Computer on Socket.IO may send these itself; the office's Agent receives them
+    _row(
+        "notify:resources/list_changed", schemas.ResourceListChangedNotification, None, _RESOURCES,
+        senders=COMPUTER, receivers=AGENT,
     ),
+    _row(
+        "notify:resources/updated", schemas.ResourceUpdatedNotification, None, _RESOURCES,
+        senders=COMPUTER, receivers=AGENT,
+    ),
+    # the gateway of a call → the Agent that waits for it
+    _row(schemas.TOLD_OF_PROGRESS, schemas.ToolProgressNotification, None, _OURS, receivers=AGENT),
 )  # fmt: skip
 
 CATALOG: Final[Mapping[str, Row]] = MappingProxyType({row.event: row for row in _ROWS})
@@ -248,15 +225,13 @@ def _unknown(prefix: str, verb: str) -> Row | None:
     if not _VERB.fullmatch(verb):
         return None
     if prefix == "client" and verb not in INTERNAL_VERBS:
-        return _client(
-            f"client:{verb}", schemas.UnknownClientReq, schemas.UnknownRet, _UNKNOWN,
-            size=SizeClass.BODY, metered=True,  # what it costs is not known: `client:get_resources` asks an MCP server
-        )  # fmt: skip
-    if verb.startswith("update_"):
-        if prefix == "server":
-            return _update(verb, schemas.UnknownUpdate, _UNKNOWN)
-        if prefix == "notify":
-            return _notify(verb, schemas.UnknownUpdate, _UNKNOWN)
+        # metered, as what it costs is not known: `client:get_resources` asks an MCP server
+        more = {"size": SizeClass.BODY, "metered": True}
+        return _row(f"client:{verb}", schemas.UnknownClientReq, schemas.UnknownRet, _UNKNOWN, **more)
+    if prefix == "server" and verb.startswith("update_"):
+        return _update(verb, schemas.UnknownUpdate, _UNKNOWN)
+    if prefix == "notify" and verb.startswith("update_"):
+        return _row(f"notify:{verb}", schemas.UnknownUpdate, None, _UNKNOWN)
     return None
 
 

@@ -11,10 +11,7 @@ from smcp_proto.uris import parse_window_uri
 from smcp_proto.validation import type_name
 
 MAX_WARNED_URI: Final = 256
-"""Characters of a URI that a warning names: what a server sends has no bound."""
-_ROLES: Final = frozenset({"user", "assistant"})
-"""What MCP lets an audience be made of."""
-
+"""Characters of a URI that a warning names."""
 UNREAD: Final[Sequence[Mapping[str, Any]]] = ({"text": ""},)
 """The contents of a window that is not read yet, for `is_certain`."""
 
@@ -26,7 +23,6 @@ class Window:
     """A window as its MCP server gave it. Nothing in it is trusted to have the type that MCP says."""
 
     server: str
-    """The MCP server's name in its Computer's configuration."""
     resource: Mapping[str, Any]
     """An item of `resources/list`: `uri`, `annotations`, `_meta`, …"""
     contents: Sequence[Mapping[str, Any]]
@@ -34,7 +30,7 @@ class Window:
 
 
 class ServerWarning(NamedTuple):
-    """A problem with a window, for the log; the other windows are delivered."""
+    """A problem with a window, for the log."""
 
     server: str
     uri: str
@@ -42,8 +38,7 @@ class ServerWarning(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class OrganizedDesktop:
+class OrganizedDesktop(NamedTuple):
     """The windows for the Agent, and warnings."""
 
     desktops: list[Desktop]
@@ -78,16 +73,12 @@ def organize_desktop(windows: Sequence[Window], size: int | None, history: Seque
         return OrganizedDesktop([], ())
     warnings: list[ServerWarning] = []
     ordered = _ordered(windows, history, warnings)[:size]
-    return OrganizedDesktop(
-        [_render(shown) for shown in ordered],
-        tuple(warnings),
-        tuple((shown.server, shown.uri) for shown in ordered),
-    )
+    sources = tuple((shown.server, shown.uri) for shown in ordered)
+    return OrganizedDesktop([_render(shown) for shown in ordered], tuple(warnings), sources)
 
 
 def is_certain(windows: Sequence[Window], size: int | None, history: Sequence[str]) -> bool:
-    """Whether the desktop is the same whatever the `UNREAD` windows turn out to be: none is on it if each has a text. A
-    server whose list is not known yet is given as one `UNREAD` window."""
+    """Whether the desktop is the same whatever the `UNREAD` windows hold: none is on it if each has a text."""
     return not any(shown.unread for shown in _ordered(windows, history, [])[:size])
 
 
@@ -101,7 +92,6 @@ def _ordered(windows: Sequence[Window], history: Sequence[str], warnings: list[S
 
 
 def _shown(window: Window, warnings: list[ServerWarning]) -> _Shown | None:
-    """Step 1. None: there is nothing to show."""
     sent: object = window.resource
     resource = sent if isinstance(sent, Mapping) else {}
     given = resource.get("uri")
@@ -135,7 +125,6 @@ def _identity(given: object, warn: _Warn) -> str | None:
 
 
 def _texts(contents: Any, warn: _Warn) -> list[str]:
-    """The texts of a window; of what cannot be shown nothing but a warning is left."""
     if not isinstance(contents, list | tuple):
         if contents is not None:
             warn(f"its contents are {type_name(contents)}, no list; it is skipped")
@@ -161,9 +150,7 @@ def read_metadata(resource: Mapping[str, Any], warn: _Warn) -> tuple[float, bool
         fullscreen = False
     audience, modified = annotations.get("audience"), annotations.get("lastModified")
     if audience is not None:
-        if not isinstance(audience, list | tuple) or not all(
-            isinstance(role, str) and role in _ROLES for role in audience
-        ):
+        if not isinstance(audience, list | tuple) or any(role not in ("user", "assistant") for role in audience):
             warn("audience is not a list of user and assistant; the window is kept")
         elif "assistant" not in audience:
             warn("audience does not name the assistant; the window is kept")
@@ -196,10 +183,8 @@ def _priority(value: Any, warn: _Warn) -> float:
 
 
 def _of_server(windows: list[_Shown]) -> Iterable[_Shown]:
-    """Steps 3 and 4."""
-    for window in windows:
-        if window.fullscreen:
-            return [window]
+    if fullscreen := next((window for window in windows if window.fullscreen), None):
+        return [fullscreen]
     return sorted(windows, key=attrgetter("priority"), reverse=True)  # stable: windows of one priority stay in order
 
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel, Field
 
 NOTHING_BEGUN: Final = 4503
-"""The close code of a WebSocket whose client's calls have ended: nothing that the client sent since was begun. RFC 6455
-(7.4.2) leaves it to applications, so no proxy sends it by itself."""
+"""The close code of a WebSocket whose client's calls have ended: nothing that the client sent since was begun."""
 
 CUT_OFF: Final = "cut_off"
 """True in the `details` of a 503: the gateway has no connection to NATS, and begins nothing; another one may."""
@@ -52,7 +51,7 @@ class SmcpCode(StrEnum):
 
 
 class ErrorBody(BaseModel):
-    """The error as a peer receives it. `details` is empty where there is nothing to add."""
+    """The error as a peer receives it."""
 
     code: int
     message: str
@@ -76,7 +75,7 @@ class SmcpError(Exception):
         return said if isinstance(said, str) else None
 
     def body(self) -> ErrorBody:
-        """The error as a peer receives it."""
+        """As a peer receives it."""
         return ErrorBody(code=int(self.code), message=self.message, details=self.details)
 
 
@@ -141,7 +140,7 @@ class Unavailable(SmcpError):
 
 
 class VersionRefused(SmcpError):
-    """The `a2c_version` of a connection is none that is spoken here; said before Socket.IO sees the request."""
+    """The `a2c_version` of a connection is none that is spoken here."""
 
     code = ErrorCode.VERSION_REFUSED
 
@@ -163,7 +162,7 @@ MAX_SUBSCRIPTIONS: Final = 1000
 
 
 def too_many_subscriptions(limit: int) -> RateLimited:
-    """An Agent has as many subscriptions at a Computer as it may have."""
+    """The 429 for an Agent that has as many as it may have."""
     details = {"smcp_code": str(SmcpCode.RATE_LIMITED), "limit": limit}
     return RateLimited("too many subscriptions at this Computer; end some of them first", details=details)
 

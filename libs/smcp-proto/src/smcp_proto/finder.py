@@ -1,6 +1,6 @@
 """A document of an MCP server, as its metadata describe it (finder.txt, 元数据体系). Pure."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -25,9 +25,7 @@ class Document:
     """A document, with what a catalog asks of it again and again: made once, when its metadata were read."""
 
     server: str
-    """The MCP server's name in its Computer's configuration."""
     uri: DpeUri
-    """Host and document."""
     summary: Mapping[str, Any]
     """A `DPEDocumentSummary` as JSON, with what else the server sent."""
     searched: str
@@ -65,15 +63,10 @@ class Document:
         if kept.get("doc_ref", uri.doc_ref) != uri.doc_ref:
             warn("its doc_ref is not that of its URI, which counts")
         kept |= {"doc_ref": uri.doc_ref, "uri": str(named).partition("?")[0].removesuffix("/")}
-        document = cls(
-            server,
-            uri,
-            kept,
-            searched=_searched(kept),
-            file_type=fold_type(kept["file_type"]) if "file_type" in kept else None,
-            age=_age(kept.get("last_modified"), warn),
-        )
-        return document, warnings
+        texts = (kept.get("title", ""), *kept.get("keywords", ()), kept.get("summary", ""))
+        file_type = fold_type(kept["file_type"]) if "file_type" in kept else None
+        age = _age(kept.get("last_modified"), warn)
+        return cls(server, uri, kept, NUL.join(map(fold, texts)), file_type, age), warnings
 
 
 def fold_type(file_type: str) -> str:
@@ -82,7 +75,7 @@ def fold_type(file_type: str) -> str:
 
 
 def _uri(text: object, warn: _Warn) -> DpeUri | None:
-    """The document that the URI names, without its query; None, with a warning, if it names none."""
+    """The document that the URI names; None, with a warning, if it names none."""
     if not isinstance(text, str):
         warn(f"its URI is {type_name(text)}; it is skipped")
         return None
@@ -96,7 +89,7 @@ def _uri(text: object, warn: _Warn) -> DpeUri | None:
         return None
     if "?" in text:
         warn("query: what names a document carries none; it was dropped")
-    return DpeUri(uri.host, uri.doc_ref)
+    return uri
 
 
 def _kept(fields: Mapping[str, Any], warn: _Warn) -> dict[str, Any]:
@@ -128,11 +121,6 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _searched(fields: Mapping[str, Any]) -> str:
-    texts: Iterable[str] = (fields.get("title", ""), *fields.get("keywords", ()), fields.get("summary", ""))
-    return NUL.join(map(fold, texts))
-
-
 def _age(last_modified: str | None, warn: _Warn) -> tuple[bool, int]:
     if last_modified is None:
         return True, 0
@@ -148,7 +136,7 @@ class OrganizedFinder:
     """One page of the catalog, for the Agent."""
 
     documents: list[Mapping[str, Any]]
-    """One page: a `DPEDocumentSummary` each, as JSON."""
+    """A `DPEDocumentSummary` each, as JSON."""
     total_count: int
     """Documents that match, on all pages."""
 

@@ -4,12 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from smcp_proto.schemas.finder import DEFAULT_LIMIT, DEFAULT_OFFSET, ELEMENT_CATEGORIES, MAX_LIMIT
+from smcp_proto.schemas.finder import ELEMENT_CATEGORIES, MAX_LIMIT
 
 WINDOW: Final = "window"
 DPE: Final = "dpe"
@@ -96,19 +95,19 @@ def window_uri(text: str) -> WindowUri | None:
 
 FORMATS: Final = ("json", "markdown", "text")
 DEPTHS: Final = ("metadata", "pages")
-PARAMETER_LEVELS: Final[Mapping[str, frozenset[int]]] = {
-    "format": frozenset({0, 1, 2, 3}),
-    "depth": frozenset({1}),
-    "offset": frozenset({1}),
-    "limit": frozenset({1}),
-    "categories": frozenset({2}),
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"format": FORMATS, "depth": DEPTHS, "categories": ELEMENT_CATEGORIES}
+_LEVELS: Final[Mapping[str, tuple[int, ...]]] = {
+    "format": (0, 1, 2, 3),
+    "depth": (1,),
+    "offset": (1,),
+    "limit": (1,),
+    "categories": (2,),
 }
 """The query parameters, and the levels where each has a meaning."""
 
 
-@dataclass(frozen=True, slots=True)
-class DpeUri:
-    """A parsed dpe URI: the document or its part, and the form of the answer."""
+class DpeUri(NamedTuple):
+    """A document or its part; the query, which says how it is shown, is for its MCP server."""
 
     host: str
     """The MCP server's namespace."""
@@ -116,12 +115,6 @@ class DpeUri:
     page: int | None = None
     """Counted from 0."""
     element: str | None = None
-    format: str = "json"
-    depth: str = "metadata"
-    offset: int = DEFAULT_OFFSET
-    limit: int = DEFAULT_LIMIT
-    categories: tuple[str, ...] = ()
-    """Only elements of these; empty: all."""
 
     @property
     def level(self) -> int:
@@ -154,43 +147,28 @@ def parse_dpe_uri(text: str) -> DpeUri:
         case _:
             raise ValueError("sub-path: neither pages/N nor elements/ID")
     uri = DpeUri(host, **target)
-    return replace(uri, **_parameters(query, uri.level)) if query else uri
+    _check_query(query, uri.level)
+    return uri
 
 
-def _parameters(query: str, level: int) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _check_query(query: str, level: int) -> None:
+    seen = set()
     for pair in filter(None, query.split("&")):
-        encoded_name, _, encoded = pair.partition("=")
-        name, text = _decode(encoded_name, "query"), _decode(encoded, "query")
+        name, text = (_decode(part, "query") for part in pair.partition("=")[::2])
         if not name:
             raise ValueError("query: a parameter without a name")
-        if name not in PARAMETER_LEVELS:
+        if name not in _LEVELS:
             continue
-        if name in values:
+        if name in seen:
             raise ValueError(f"{name}: given twice")
-        if level not in PARAMETER_LEVELS[name]:
+        seen.add(name)
+        if level not in _LEVELS[name]:
             raise ValueError(f"{name}: has no meaning on level {level}")
-        values[name] = _value(name, text)
-    return values
-
-
-def _value(name: str, text: str) -> str | int | tuple[str, ...]:
-    match name:
-        case "format" | "depth":
-            choices = FORMATS if name == "format" else DEPTHS
-            if text not in choices:
+        if choices := _CHOICES.get(name):
+            if not set(text.split(",") if name == "categories" else [text]) <= set(choices):
                 raise ValueError(f"{name}: none of {', '.join(choices)}")
-            return text
-        case "categories":
-            categories = tuple(text.split(","))
-            if not set(categories) <= set(ELEMENT_CATEGORIES):
-                raise ValueError(f"categories: not a list of {', '.join(ELEMENT_CATEGORIES)}")
-            return categories
-        case _:
-            number = _number(text, name)
-            if name == "limit" and not 1 <= number <= MAX_LIMIT:
-                raise ValueError(f"limit: not from 1 to {MAX_LIMIT}")
-            return number
+        elif _number(text, name) not in range(1, MAX_LIMIT + 1) and name == "limit":
+            raise ValueError(f"limit: not from 1 to {MAX_LIMIT}")
 
 
 def scheme_of(uri: str) -> str:
@@ -204,15 +182,12 @@ def without_query(uri: str) -> str:
 
 
 MAX_ABOVE: Final = 64
-"""How many URIs `resources_above` gives at most: a URI may have thousands of segments."""
+"""How many URIs `resources_above` gives at most."""
 
 
 def resources_above(uri: str) -> Iterator[str]:
     """The URIs that contain `uri`, the nearest first: without its query, then each parent path with and without a slash
-    at its end; at most `MAX_ABOVE`.
-
-    MCP lets a server notify the subscribers of a resource when a part of it changes.
-    """
+    at its end. MCP lets a server notify the subscribers of a resource when a part of it changes."""
     path = uri.partition("?")[0]
     authority = path.find("://") + 3
     slashes = [slash.start() for slash in re.finditer("/", path) if slash.start() >= authority][-MAX_ABOVE:]

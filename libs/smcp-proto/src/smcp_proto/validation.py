@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from math import isinf
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from pydantic import Discriminator, ValidationError
 from pydantic_core import ErrorDetails
@@ -28,14 +28,14 @@ _TYPES: Final[Mapping[str, str]] = {
 
 
 def malformed(error: ValidationError) -> Malformed:
-    """The 400 for the first thing that is wrong: `details` are `{"field": "a.b.0", "reason": str}`, without what the
-    caller sent beyond the names of fields. `field` is empty where the whole is meant."""
+    """The 400 for the first thing that is wrong: `details` are `{"field": "a.b.0", "reason": str}`. `field` is empty
+    where the whole is meant."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     return refused(field_of(first), reason_of(first))
 
 
 def refused(field: str, reason: str) -> Malformed:
-    """The 400 for this field. The path is cut where it is too long to be shown."""
+    """The 400 for this field, whose path is cut to `MAX_TEXT`."""
     field = _short(field)
     message = f"{field}: {reason}" if field else reason
     return Malformed(message, details={"field": field, "reason": reason})
@@ -89,7 +89,7 @@ def type_name(value: Any) -> str:
 
 
 TAG_PREFIX: Final = "type="
-"""The prefix of a tag of such a union; it stands in pydantic's locations, and `field_of` takes it out."""
+"""Of a union's tag; it stands in pydantic's locations, and `field_of` takes it out."""
 UNKNOWN_TYPE: Final = "unknown_type"
 
 
@@ -108,14 +108,13 @@ def by_type(*known: str) -> Discriminator:
 
 
 HALF: Final = "holds half of a surrogate pair, which no text has"
-"""The message for a field with one."""
 HUGE: Final = "holds a number above 1.8e308"
 
 
 def mended(text: str | bytes) -> str:
     """The same JSON with U+FFFD in place of each half. Raises ValueError: it is no JSON beside that."""
     try:
-        whole = json.dumps(json.loads(text, parse_constant=_refuse), ensure_ascii=False, allow_nan=False)
+        whole = json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)  # NaN: a ValueError
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     return _whole(whole)
@@ -150,7 +149,3 @@ def _unreadable(value: object) -> str:
 
 def _whole(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
