@@ -87,8 +87,8 @@ class RegistryClient:
         Raises NotAllowed (refused) and Unavailable (no quorum, no registry, or the question to the present owner is
         open), both with `details.may_have_run` where another registry was asked, too.
         """
-        headers = _claim_header(claim) | _req_id_header(req_id)
-        return await self._ask(subjects.server(office, role, name, "join_office"), body, Joined, headers)
+        subject = subjects.server(office, role, name, "join_office")
+        return _read(Joined, await self._send(subject, body, _claim_header(claim), req_id=req_id))
 
     async def leave(
         self, office: str, role: Role, name: str, claim: Claim, *, req_id: str = "", restarts: bool = False
@@ -97,9 +97,9 @@ class RegistryClient:
 
         Raises NotInOffice where the claim is not the member there, Unavailable as `join`.
         """
-        headers = _claim_header(claim) | _req_id_header(req_id)
         body = orjson.dumps({"office_id": office} | ({RESTARTS: True} if restarts else {}))
-        return await self._ask(subjects.server(office, role, name, "leave_office"), body, Left, headers)
+        subject = subjects.server(office, role, name, "leave_office")
+        return _read(Left, await self._send(subject, body, _claim_header(claim), req_id=req_id))
 
     async def list_room(self, office: str, role: Role, name: str, body: bytes, *, after: int) -> bytes:
         """ListRoomRet as JSON, not older than the revision `after`: the newest that the asker knows of."""
@@ -112,14 +112,14 @@ class RegistryClient:
     async def confirm(self, office: str, role: Role, name: str, claim: Claim) -> Confirmed:
         """Whether the registry's view still holds this very claim; works without quorum."""
         subject = subjects.server(office, role, name, "confirm")
-        return await self._ask(subject, b"", Confirmed, _claim_header(claim), timeout=CONFIRM_S)
+        return _read(Confirmed, await self._send(subject, b"", _claim_header(claim), timeout=CONFIRM_S))
 
     async def find(
         self, office: str, role: Role, name: str, computer: str, *, timeout: float, req_id: str = ""
     ) -> Found:
         body = FindComputer(computer=computer).model_dump_json().encode()
         subject = subjects.server(office, role, name, "find")
-        return await self._ask(subject, body, Found, _req_id_header(req_id), timeout=timeout)
+        return _read(Found, await self._send(subject, body, timeout=timeout, req_id=req_id))
 
     async def tell(
         self,
@@ -137,46 +137,38 @@ class RegistryClient:
 
         `caller`: the identity of the Agent's key or token, for a cancel.
         """
-        headers = _req_id_header(req_id) | {NOTIFICATION_ID: uuid.uuid4().hex}
-        if caller:
-            headers[SUBJECT] = caller
-        await self._send(subjects.server(office, role, name, verb), body, headers, timeout=timeout)
+        headers = {NOTIFICATION_ID: uuid.uuid4().hex} | ({SUBJECT: caller} if caller else {})
+        await self._send(subjects.server(office, role, name, verb), body, headers, timeout=timeout, req_id=req_id)
 
     async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float | None = None) -> LeaseState:
         """A renewal that says `accepting` is a gateway's, and goes where gateways alone may publish."""
-        row = LEASE if renewal.accepting is None else GATEWAY_LEASE
-        if row is GATEWAY_LEASE:
-            renewal = renewal.model_copy(update={"proof": self._proof})
-        subject = subjects.hosts(self.credential, self.process, row.verb)
-        body = renewal.model_dump_json().encode()
-        return await self._ask(subject, body, LeaseState, timeout=timeout)
+        verb = LEASE.verb
+        if renewal.accepting is not None:
+            verb, renewal = GATEWAY_LEASE.verb, renewal.model_copy(update={"proof": self._proof})
+        subject = subjects.hosts(self.credential, self.process, verb)
+        return _read(LeaseState, await self._send(subject, renewal.model_dump_json().encode(), timeout=timeout))
 
     async def assert_members(self, assertion: Assertion, *, again_s: float = BATCH_AGAIN_S) -> AssertionResult:
         """Asked again after `again_s` (seconds) without an answer."""
         subject = subjects.hosts(self.credential, self.process, "assert")
         body = assertion.model_dump_json(exclude_none=True).encode()
-        return await self._ask(subject, body, AssertionResult, timeout=ROOM_S, again_s=again_s)
+        return _read(AssertionResult, await self._send(subject, body, timeout=ROOM_S, again_s=again_s))
 
     async def record_approval(self, office: str, computer: str, record: bytes) -> None:
         """Have an `Approval` of that Computer recorded. Raises Unavailable where it is not."""
         subject = subjects.server(office, "computer", computer, "approval")
         # Each registry that is asked writes a record, so another one is asked late.
-        await self._send(subject, record, NO_HEADERS, timeout=ANSWER_S, again_s=ANSWER_S / 2)
+        await self._send(subject, record, timeout=ANSWER_S, again_s=ANSWER_S / 2)
 
-    async def _ask(
+    async def _send(
         self,
         subject: str,
         body: bytes,
-        model: type[Model],
         headers: Headers = NO_HEADERS,
         *,
+        req_id: str = "",
         timeout: float | None = None,
         again_s: float | None = None,
-    ) -> Model:
-        return _read(model, await self._send(subject, body, headers, timeout=timeout, again_s=again_s))
-
-    async def _send(
-        self, subject: str, body: bytes, headers: Headers, *, timeout: float | None = None, again_s: float | None = None
     ) -> bytes:
         loop = asyncio.get_running_loop()
         timeout = self.room_s if timeout is None else timeout
@@ -186,7 +178,8 @@ class RegistryClient:
         ended: set[asyncio.Task[Reply]] = set()
         tried = False
         with sending(subject) as carried:
-            headers = {REQ_ID: uuid.uuid4().hex, **headers, **carried, PROOF: self._proof}  # copies have the same id
+            # copies have the same id
+            headers = {REQ_ID: req_id or uuid.uuid4().hex, **headers, **carried, PROOF: self._proof}
             try:
                 while (left := deadline - loop.time()) > 0:
                     pending.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
@@ -206,19 +199,15 @@ class RegistryClient:
                                 return reply.body
                             refused = reply
                     if refused is not None:
-                        raise _refusal(refused, others=tried or bool(pending))
+                        error = to_error(refused)
+                        if (tried or pending) and isinstance(error, Unavailable | NotAllowed):
+                            error.details["may_have_run"] = True
+                        raise error
                 raise Unavailable("no registry answered", details={"may_have_run": tried or bool(pending)})
             finally:
                 for question in pending | ended:
                     question.cancel()
                 await asyncio.gather(*pending, *ended, return_exceptions=True)  # several may have failed at once
-
-
-def _refusal(reply: Reply, *, others: bool) -> SmcpError:
-    error = to_error(reply)
-    if others and isinstance(error, Unavailable | NotAllowed):
-        error.details["may_have_run"] = True
-    return error
 
 
 def to_error(reply: Reply) -> SmcpError:
@@ -240,10 +229,6 @@ def _claim_header(claim: Claim) -> dict[str, str]:
     return {CLAIM: claim.model_dump_json(exclude_none=True)}
 
 
-def _req_id_header(req_id: str) -> dict[str, str]:
-    return {REQ_ID: req_id} if req_id else {}
-
-
 @dataclass(eq=False, repr=False)
 class LeaseKeeper:
     """Renews this process's lease every third of it.
@@ -254,28 +239,28 @@ class LeaseKeeper:
     registry: RegistryClient
     _: KW_ONLY
     lease_s: float
-    """How long the registries let a lease live, in seconds. Where they say another time, the shorter counts."""
+    """How long the registries let a lease live, in seconds; less if they say so."""
     describe: Callable[[], LeaseRenewal]
     """What goes with each renewal."""
     on_lapsed: Callable[[], None]
     """Called after a renewal that found no lease (any more): the members are to be asserted."""
     on_renewed: Callable[[LeaseState], None] | None = None
     """Given what the registry said to each renewal."""
-    acquired: bool = field(default=False, init=False)
     held: bool = field(default=False, init=False)
     """Whether the last renewal succeeded."""
     renewals: int = field(default=0, init=False)
-    _registry_s: float = field(init=False)
+    """Those that succeeded."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _renewed_at: float | None = field(default=None, init=False)
+    _renewed_at: float = field(default=0.0, init=False)
 
-    def __post_init__(self) -> None:
-        self._registry_s = self.lease_s
+    @property
+    def acquired(self) -> bool:
+        return self.renewals > 0
 
     @property
     def age(self) -> float:
         """Seconds since the last renewal that succeeded; 0 before the first."""
-        return 0.0 if self._renewed_at is None else time.monotonic() - self._renewed_at
+        return time.monotonic() - self._renewed_at if self.acquired else 0.0
 
     async def acquire(self) -> None:
         """Raises SmcpError, BusError: no registry could be reached, or there is no quorum."""
@@ -288,14 +273,13 @@ class LeaseKeeper:
     async def run(self) -> None:
         failing = False
         while True:
-            lease_s = min(self.lease_s, self._registry_s)
+            timeout = None
             if self.acquired:
-                # jitter: replicas that were started together do not renew together
+                timeout = self.lease_s * (1 - RENEW_AT)
                 self._wake.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(jittered(lease_s * RENEW_AT)):
+                    async with asyncio.timeout(jittered(self.lease_s * RENEW_AT)):
                         await self._wake.wait()
-            timeout = lease_s * (1 - RENEW_AT) if self.acquired else None
             try:
                 state = await self.registry.renew_lease(self.describe(), timeout=timeout)
             except (BusError, SmcpError) as error:
@@ -316,9 +300,9 @@ class LeaseKeeper:
                 self.on_lapsed()
 
     def _renewed(self, state: LeaseState) -> None:
-        self.held = self.acquired = True
+        self.held = True
         self.renewals += 1
         self._renewed_at = time.monotonic()
-        self._registry_s = state.lease_s
+        self.lease_s = min(self.lease_s, state.lease_s)
         if self.on_renewed is not None:
             self.on_renewed(state)
