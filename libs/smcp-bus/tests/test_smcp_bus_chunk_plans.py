@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from smcp_bus.bus import BodyTooLarge, TransferFailed
 from smcp_bus.nats.chunks import (
     MAX_CHUNKS,
+    Plan,
     announced_plan,
     chunk_head,
     chunk_index,
     index_of,
     is_chunk,
-    plan_for,
 )
 from smcp_bus.nats.wire import CHUNKS, SIZE
 
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 @given(total=st.integers(1, 10**9), chunk=st.integers(1, 10**6))
 def test_a_plan_covers_the_body_exactly(total: int, chunk: int) -> None:
-    plan = plan_for(total, chunk)
+    plan = Plan(total, chunk)
     assert plan.chunk * (plan.count - 1) < total <= plan.chunk * plan.count
     assert plan.length(0) == min(chunk, total) or plan.count == 1
     assert plan.chunk * (plan.count - 1) + plan.length(plan.count - 1) == total

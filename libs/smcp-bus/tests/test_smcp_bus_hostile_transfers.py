@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import inf
 from types import SimpleNamespace
 from typing import cast
 from unittest import mock
@@ -14,12 +15,12 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 
 from smcp_bus import subjects
-from smcp_bus.bus import BusError, Incoming, Reply, TransferFailed
+from smcp_bus.bus import BusError, Incoming, Reply, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.limits import ByteBudget
 from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.chunks import Pulling, chunk_head, chunk_index, plan_for
+from smcp_bus.nats.chunks import Plan, Pulling, chunk_head, chunk_index
 from smcp_bus.nats.client import NatsClient
 from smcp_bus.nats.receiving import Inbox
 from smcp_bus.nats.transfers import office_of
@@ -101,8 +102,10 @@ async def test_the_time_in_which_the_chunks_of_others_come_first_is_not_the_peer
     monkeypatch.setattr(chunks, "_STALL_S", 0.2)
     flights, asked = ByteBudget(FIRST), []
     others = flights.ask(FIRST, lambda: None)
-    plan = plan_for(2 * FIRST, FIRST)
-    pulling = Pulling(lambda subject, reply, head, body: asked.append(head), flights, "_INBOX.peer", plan, bytes(FIRST))
+    plan = Plan(2 * FIRST, FIRST)
+    pulling = Pulling(
+        lambda subject, reply, head, body: asked.append(head), flights, "_INBOX.peer", plan, bytes(FIRST), "", inf
+    )
     pulling.start()
     loop = asyncio.get_running_loop()
     over = loop.time() + 0.6
@@ -181,7 +184,7 @@ async def test_a_body_gives_its_shares_back_however_it_ends(steps: list[tuple[in
             case "again" | "wrong" | "nobody":
                 pulling.receive("", *UNWELCOME[what])
             case "late":
-                pulling.expire()
+                pulling.fail(RequestTimedOut("late"))
             case "lost":
                 pulling.lost()
             case "cancelled":

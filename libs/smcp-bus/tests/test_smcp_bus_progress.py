@@ -70,7 +70,7 @@ async def test_no_progress_is_reported_for_an_answer_lost_by_a_bad_bus(nats_url:
             assert told.what == ["moved", "moved", "delivered", "answer"]
 
 
-class Nowhere:
+class Nowhere(Entry):
     """A place that takes what comes."""
 
     def receive(self, reply: str, head: bytes, body: bytes) -> None: ...

@@ -50,7 +50,7 @@ def test_an_inbox_is_recognized_by_its_root() -> None:
 
 
 async def test_the_next_reply_address_cannot_be_guessed() -> None:
-    class Place:
+    class Place(Entry):
         def receive(self, reply: str, head: bytes, body: bytes) -> None: ...
 
         def lost(self) -> None: ...

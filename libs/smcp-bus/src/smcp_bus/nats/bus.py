@@ -39,12 +39,9 @@ _FLUSH_S: Final = 5.0
 _DENIAL: Final = re.compile(r'for (?P<to>publish|subscription) to "(?P<subject>[^"]*)"')
 
 
-RawAnswer = tuple[str, bytes, bytes]
-"""Reply subject, header block, body."""
-
-
-class PendingReply(Awaited[RawAnswer]):
-    """A request that waits for its answer, and meanwhile gives the rest of its own body."""
+class PendingReply(Awaited[tuple[str, bytes, bytes]]):
+    """A request that waits for its answer (reply subject, header block, body), and meanwhile gives the rest of its own
+    body."""
 
     __slots__ = ("outgoing", "progress", "subject")
 

@@ -23,16 +23,16 @@ from typing import Final
 from smcp_bus.bus import BodyTooLarge, Headers, Progress, TransferFailed
 from smcp_bus.limits import SLOWEST, ByteBudget, Grant
 from smcp_bus.nats.receiving import Awaited
-from smcp_bus.nats.wire import CHUNKS, SIZE, is_no_responders
+from smcp_bus.nats.wire import CHUNK, CHUNKS, SIZE, is_no_responders
 
 MAX_CHUNKS: Final = 8192
 """More than any body within the limits needs: a peer cannot make us ask for bytes one by one."""
 
 DONE: Final = b"done"
 PROBE: Final = b"here"
-"""A pull that is not answered: only to hear from nats-server whether anybody is there."""
+"""A pull that is not answered, but by nats-server where nobody is there."""
 
-_CHUNK_HEAD: Final = b"NATS/1.0\r\nSmcp-Chunk: "
+_CHUNK_HEAD: Final = f"NATS/1.0\r\n{CHUNK}: ".encode()
 _NUMBER: Final = re.compile(r"[0-9]{1,12}")
 
 Send = Callable[[str, str, bytes, bytes | memoryview], None]
@@ -41,18 +41,17 @@ Send = Callable[[str, str, bytes, bytes | memoryview], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a body is cut: `count` chunks of `chunk` bytes, the last one shorter or as long."""
+    """How a body is cut: chunks of `chunk` bytes, the last one shorter or as long."""
 
     total: int
-    count: int
     chunk: int
 
+    @property
+    def count(self) -> int:
+        return -(-self.total // self.chunk)
+
     def length(self, index: int) -> int:
-        return self.chunk if index < self.count - 1 else self.total - self.chunk * (self.count - 1)
-
-
-def plan_for(total: int, chunk: int) -> Plan:
-    return Plan(total, -(-total // chunk), chunk)
+        return min(self.chunk, self.total - index * self.chunk)
 
 
 def announced_plan(headers: Headers, first: int, limit: int) -> Plan:
@@ -68,9 +67,9 @@ def announced_plan(headers: Headers, first: int, limit: int) -> Plan:
     total, count = int(total_text), int(count_text)
     if total > limit:
         raise BodyTooLarge(total, limit)
-    if not 0 < first < total or count > MAX_CHUNKS or plan_for(total, first).count != count:
+    if not 0 < first < total or count > MAX_CHUNKS or Plan(total, first).count != count:
         raise TransferFailed("a chunked body whose sizes contradict each other")
-    return Plan(total, count, first)
+    return Plan(total, first)
 
 
 def is_chunk(head: bytes) -> bool:
@@ -86,38 +85,31 @@ def chunk_index(head: bytes) -> bytes:
     return head[len(_CHUNK_HEAD) :].partition(b"\r")[0]
 
 
-def index_of(text: bytes) -> int | None:
-    """None where it is not the index of a chunk."""
-    return int(text) if len(text) < 6 and text.isdigit() else None
+def index_of(text: bytes) -> int:
+    """-1 where it is not the index of a chunk."""
+    return int(text) if len(text) < 6 and text.isdigit() else -1
 
 
 class Outgoing:
     def __init__(self, send: Send, body: bytes, chunk: int) -> None:
         self._send = send
         self._body = memoryview(body)
-        self.plan = plan_for(len(body), chunk)
+        self.plan = Plan(len(body), chunk)
+        self.first = self._body[:chunk]
+        self.headers = {SIZE: str(self.plan.total), CHUNKS: str(self.plan.count)}
         self.done = False
         self.progress: Progress | None = None
 
-    @property
-    def first(self) -> memoryview:
-        return self._body[: self.plan.chunk]
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {SIZE: str(self.plan.total), CHUNKS: str(self.plan.count)}
-
     def answer(self, reply: str, head: bytes) -> None:
         request = chunk_index(head)
-        if request == DONE:
-            if self.progress is not None and not self.done:
-                self.progress.request_delivered()
-            self.done = True
-            return
         if self.progress is not None and not self.done:
-            self.progress.request_moved()
+            if request == DONE:
+                self.progress.request_delivered()
+            else:
+                self.progress.request_moved()
+        self.done |= request == DONE
         index = index_of(request)
-        if reply and index is not None and index < self.plan.count:
+        if reply and 0 <= index < self.plan.count:
             start = index * self.plan.chunk
             self._send(reply, "", head, self._body[start : start + self.plan.chunk])
 
@@ -125,7 +117,7 @@ class Outgoing:
 WINDOW: Final = 4
 """Chunks of one body that are asked for and not there yet."""
 _TICK_S: Final = 0.1
-"""How often a transfer looks how far it is: finer than the times below."""
+"""How often a transfer looks how far it is."""
 _PROBE_S: Final = 0.3
 """After so long without a chunk we look whether the peer is there at all."""
 _SIGN_S: Final = 2.0
@@ -133,20 +125,20 @@ _SIGN_S: Final = 2.0
 _STALL_S: Final = 15.0
 """How long no new chunk may come: a peer that is suspended must not hold its share of the budget for an hour."""
 _LOST_S: Final = 5.0
-"""After so long without a new chunk the missing ones are asked for once more: a node of NATS may have died with them,
-while our connection stands. A chunk of 512 KiB takes 4 s on a line of 1 MBit/s."""
+"""After so long without a new chunk the missing ones are asked for once more: a node of NATS may have died with them.
+A chunk of 512 KiB takes 4 s on a line of 1 MBit/s."""
 LONGEST_S: Final = 300.0
-"""How long a body may take, however long its request may: 32 MiB over a line of 1 MBit/s. Others wait for its share."""
+"""How long a body may take, however long its request may: 32 MiB over a line of 1 MBit/s."""
 
 
 class Pulling(Awaited[bytes]):
     """One body on its way in; an entry of the inbox. Nothing is asked for before `start`."""
 
     def __init__(
-        self, send: Send, flights: ByteBudget, address: str, plan: Plan, first: bytes, office: str = ""
+        self, send: Send, flights: ByteBudget, address: str, plan: Plan, first: bytes, office: str, deadline: float
     ) -> None:
         """`flights` bounds what all bodies of the process have asked for and not got."""
-        super().__init__()
+        super().__init__(deadline)
         self._send = send
         self._flights = flights
         self._loop = asyncio.get_running_loop()
@@ -200,10 +192,10 @@ class Pulling(Awaited[bytes]):
         elif is_chunk(head):
             self._receive_chunk(index_of(chunk_index(head)), body)
 
-    def _receive_chunk(self, index: int | None, body: bytes) -> None:
+    def _receive_chunk(self, index: int, body: bytes) -> None:
         if index in self._chunks:
             return
-        if index is None or index not in self._grants or len(body) != self._plan.length(index):
+        if index not in self._grants or len(body) != self._plan.length(index):
             self.fail(TransferFailed("a chunk that was not asked for, or of a wrong size"))
             return
         self._progress = self._loop.time()

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from smcp_bus.bus import (
     BodyTooLarge,
@@ -23,7 +23,7 @@ from smcp_bus.bus import (
 )
 from smcp_bus.headers import BUDGET, PROGRESS
 from smcp_bus.nats.client import LONGEST_SUBJECT
-from smcp_bus.nats.wire import CHUNKS, NOTE_HEAD, SIZE, decode_head, encode_head
+from smcp_bus.nats.wire import NOTE_HEAD, SIZE, decode_head, encode_head, without_plan
 from smcp_proto.errors import ANSWER_TOO_LARGE, Internal, TooLarge, Unavailable
 
 if TYPE_CHECKING:
@@ -35,24 +35,23 @@ ROOT: Final = "_INBOX"
 """Every inbox of the system lies under it: `_INBOX.<credential>`, or `_INBOX` itself without credentials."""
 
 _SECRET: Final = 8
-"""Random bytes of a token that nobody can guess."""
-
+"""Random bytes of a token."""
 _EARLY_S: Final = 0.001
-"""By how much a timer of uvloop may be early (seconds): it counts whole milliseconds."""
-
+"""By how much a timer of uvloop may be early: it counts whole milliseconds."""
 T = TypeVar("T")
 
 
 def is_inbox(address: bytes) -> bool:
-    """Whether an answer may go there.
-
-    nats-server checks what a process publishes, not where it asks to be answered. Who answers has more rights than who
-    asks (a registry may write the log of the rooms), so it must not be made to speak anywhere but into an inbox.
-    """
+    """Whether an answer may go there. nats-server does not check where a process asks to be answered, and who answers
+    has more rights than who asks (a registry may write the log of the rooms)."""
     return address.startswith(b"_INBOX.") and len(address) <= LONGEST_SUBJECT
 
 
-class Entry(Protocol):
+class Entry:
+    """What answers at one address of the inbox."""
+
+    __slots__ = ()
+
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
         """A message came. It must neither block nor raise."""
 
@@ -60,22 +59,18 @@ class Entry(Protocol):
         """The connection broke."""
 
 
-class Awaited(Generic[T]):
-    """Part of an entry of the inbox: `future` ends with what is awaited, or with the `BusError` that stands for it: as
-    a result, never raised, so that nothing is left to be reported where the one who waits was cancelled."""
+class Awaited(Entry, Generic[T]):
+    """`future` ends with what is awaited, or at `deadline` (loop time) with the `BusError` that stands for it: as a
+    result, never raised, so that nothing is left to be reported where the one who waits was cancelled."""
 
     __slots__ = ("deadline", "future")
 
-    def __init__(self, deadline: float = math.inf) -> None:
-        """`deadline`: see `Inbox.enter`."""
+    def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.future: asyncio.Future[T | BusError] = asyncio.get_running_loop().create_future()
 
     def lost(self) -> None:
         self.fail(ConnectionLost("the connection to nats-server broke"))
-
-    def expire(self) -> None:
-        self.fail(RequestTimedOut("the answer did not arrive in time"))
 
     def fail(self, error: BusError) -> None:
         """The outcome is this error, unless there is one."""
@@ -84,10 +79,9 @@ class Awaited(Generic[T]):
 
 
 class Inbox:
-    """`<prefix>.<process>.*`: token → entry.
+    """`<prefix>.<process>.*`: token → entry, until `leave`. What arrives for a token that has gone is dropped.
 
-    An entry leaves the table by `leave`, whatever became of it; what arrives for a token that has gone is dropped.
-    One timer ends all that wait for too long: most end long before, and a timer of each would cost more than its entry.
+    One timer ends all that wait for too long: a timer of each would cost more than its entry.
     """
 
     def __init__(self, prefix: str, process: str) -> None:
@@ -101,7 +95,7 @@ class Inbox:
         self.entries: dict[bytes, Entry] = {}
 
     def enter(self, entry: Entry, deadline: float = math.inf) -> tuple[bytes, str]:
-        """Give `entry` a token; returns it and the subject that reaches it. An `Awaited` expires at its `deadline`."""
+        """Give `entry` a token; returns it and the subject that reaches it. `deadline`: of an `Awaited`."""
         self._count += 1
         # A responder learns one token. It must not be able to guess another one, and reply there.
         token = f"{self._count:x}-{os.urandom(_SECRET).hex()}"
@@ -124,7 +118,7 @@ class Inbox:
         waiting = [entry for entry in self.entries.values() if isinstance(entry, Awaited)]
         for entry in waiting:
             if entry.deadline <= due:
-                entry.expire()
+                entry.fail(RequestTimedOut("the answer did not arrive in time"))
         self._expire_at(min((entry.deadline for entry in waiting if entry.deadline > due), default=math.inf))
 
     def leave(self, token: bytes) -> None:
@@ -155,9 +149,8 @@ _Message = tuple[str, str, bytes, bytes, float]
 class Serving:
     """The messages on one subject: a task for each, at most `limit` at a time; the others wait.
 
-    Of requests that wait the offices take turns: a registry serves those that do not trust each other on one subject.
-    One that is too much is dropped if its office has as many as others on average; else one of the office with the most
-    is. Notifications are handled as they arrive.
+    Of requests that wait the offices take turns. One that is too much is dropped if its office has as many as others on
+    average; else one of the office with the most is. Notifications are handled as they arrive.
     """
 
     bus: "NatsBus"
@@ -308,8 +301,7 @@ class Serving:
             body = await self.bus.transfers.read_request(reply, incoming)
             if not isinstance(body, bytes):
                 return body
-            headers = {name: value for name, value in incoming.headers.items() if name not in (SIZE, CHUNKS)}
-            incoming = replace(incoming, body=body, headers=headers)
+            incoming = replace(incoming, body=body, headers=without_plan(incoming.headers))
         answer = await self.handler(incoming)
         if self.answers and not isinstance(answer, Reply):
             raise TypeError(f"a handler gave {type(answer).__name__} in place of a Reply")

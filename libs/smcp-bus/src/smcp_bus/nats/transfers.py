@@ -17,35 +17,24 @@ from smcp_bus.bus import (
 )
 from smcp_bus.headers import NOT_RUN
 from smcp_bus.limits import ByteBudget, Grant
-from smcp_bus.nats.chunks import (
-    DONE,
-    Outgoing,
-    Pulling,
-    Send,
-    announced_plan,
-    chunk_head,
-    is_chunk,
-)
+from smcp_bus.nats.chunks import DONE, Outgoing, Pulling, Send, announced_plan, chunk_head, is_chunk
 from smcp_bus.nats.client import MAX_CHUNK, NatsClient
-from smcp_bus.nats.receiving import Inbox
-from smcp_bus.nats.wire import CHUNKS, SIZE, encode_head, is_no_responders
+from smcp_bus.nats.receiving import Entry, Inbox
+from smcp_bus.nats.wire import encode_head, is_no_responders, without_plan
 from smcp_proto.errors import ANSWER_TOO_LARGE, REQUEST_TOO_LARGE, TooLarge, Unavailable
 
 _log = logging.getLogger(__name__)
 
 _FLIGHT: Final = 32 * MAX_CHUNK
-"""Bytes that all bodies together have asked for and not got: a fraction of what nats-server holds for a client
-before it cuts it off (64 MiB)."""
+"""Bytes that all bodies together have asked for and not got; nats-server cuts a client off at 64 MiB."""
 _PATIENCE_S: Final = 60.0
 """For a peer that did not say how long it waits."""
 IDLE_S: Final = 10.0
-"""How long an answer is kept of which nothing is asked for (seconds). A peer that wants it asks, or says `here` every
-2 s while it waits for its share of its budget."""
+"""How long an answer is kept of which nothing is asked for (seconds). A peer that waits says `here` every 2 s."""
 
 
 def office_of(subject: str) -> str:
-    """The token by which budgets are shared out: the office's (`smcp_bus.subjects`, which is above this layer); empty
-    for a subject of none."""
+    """The office's token in a subject (`smcp_bus.subjects`, which is above this layer); empty where there is none."""
     parts = subject.split(".", 3)
     return parts[2] if len(parts) == 4 and parts[:2] == ["smcp", "v1"] else ""
 
@@ -66,7 +55,6 @@ class Transfers:
         """Bytes of answers being pulled; a single one may be larger."""
         self.counts = {"in": 0, "out": 0, "in_failed": 0}
         self.bytes = {"in": 0, "out": 0}
-        """Of bodies in parts, by their way; of outgoing ones when their first part goes."""
 
     def outgoing(self, body: bytes) -> Outgoing:
         self.counts["out"] += 1
@@ -83,9 +71,8 @@ class Transfers:
         plan = announced_plan(headers, len(first), self.max_body)
         if not address:
             raise TransferFailed("a chunked body without a way to its rest")
-        pulling = Pulling(self._send, self._flights, address, plan, first, office)
-        token, pulling.subject = self.inbox.enter(pulling)
-        timer = self._loop.call_at(deadline, pulling.expire)
+        pulling = Pulling(self._send, self._flights, address, plan, first, office, deadline)
+        token, pulling.subject = self.inbox.enter(pulling, deadline)
         grant = self.budget.ask(plan.total, pulling.start, office)
         try:
             pulling.wait()
@@ -93,7 +80,6 @@ class Transfers:
         finally:
             pulling.stop()
             grant.release()
-            timer.cancel()
             self.inbox.leave(token)
         if isinstance(result, BusError):
             self.counts["in_failed"] += 1
@@ -104,16 +90,16 @@ class Transfers:
 
     async def read_reply(self, subject: str, address: str, headers: Headers, first: bytes, deadline: float) -> Reply:
         """The whole of a reply, to a request on `subject`, whose headers announce chunks; above the limit a 413 in its
-        place, as `respond` does at the other end, whose limit may be another. Raises what `Bus.request` may."""
+        place. Raises what `Bus.request` may."""
         try:
             body = await self.pull(office_of(subject), address, headers, first, deadline)
-        except BodyTooLarge as error:
-            self._release(address)
-            return _too_large(ANSWER_TOO_LARGE, error)
-        except BaseException:
-            self._release(address)
+        except BaseException as error:
+            if address:
+                self._client.send(address, "", chunk_head(DONE), b"")
+            if isinstance(error, BodyTooLarge):
+                return _too_large(ANSWER_TOO_LARGE, error)
             raise
-        return Reply(body, {name: value for name, value in headers.items() if name not in (SIZE, CHUNKS)})
+        return Reply(body, without_plan(headers))
 
     async def read_request(self, address: str, request: Incoming) -> bytes | Reply | None:
         """The whole body of a request; the Reply that refuses it; None where nobody waits any more."""
@@ -146,17 +132,16 @@ class Transfers:
     def until(self, deadline: float | None) -> float:
         return self._loop.time() + _PATIENCE_S if deadline is None else deadline
 
-    def _release(self, address: str) -> None:
-        if address:
-            self._client.send(address, "", chunk_head(DONE), b"")
-
 
 def _too_large(message: str, error: BodyTooLarge) -> Reply:
     return error_reply(TooLarge(message, details={"limit": error.limit, "size": error.size}))
 
 
-class _Kept:
-    """The rest of one answer; an entry of the inbox until it was pulled, at most until `until` (loop time)."""
+class _Kept(Entry):
+    """The rest of one answer; an entry of the inbox until it was pulled, at most until `until` (loop time).
+
+    It stays where our connection breaks: the asker may be connected still, and go on when we are back.
+    """
 
     def __init__(self, inbox: Inbox, outgoing: Outgoing, until: float, grant: Grant) -> None:
         self._inbox = inbox
@@ -174,9 +159,6 @@ class _Kept:
             self.outgoing.answer(reply, head)
         if self.outgoing.done or is_no_responders(head, body):  # the first chunk reached nobody: none is asked for
             self._drop()
-
-    def lost(self) -> None:
-        """Stays: the asker may be connected still, and go on when we are back."""
 
     def _expire(self) -> None:
         ends = min(self._until, self._asked + IDLE_S)

@@ -1,7 +1,6 @@
 """NATS' protocol as bytes: messages cut from what a connection brings, and header blocks.
 
-nats-py's parser copies a body five times on its way, and runs in a task that has to be woken for it. It still reads
-the messages of its own subscriptions (JetStream's).
+nats-py's parser copies a body five times, in a task of its own. It still reads its own subscriptions (JetStream's).
 """
 
 import re
@@ -16,10 +15,10 @@ Receiver = Callable[[bytes, bytes, bytes, bytes], None]
 block nor raise."""
 
 _MESSAGE: Final = re.compile(rb"(H)?MSG (\S+) ([0-9]+) (?:(\S+) )?(?(1)([0-9]+) )([0-9]+)\r\n")
-"""The line before a message: subject, number of the subscription, reply subject, bytes of the headers (`H`), and bytes
-of all (https://docs.nats.io/reference/reference-protocols/nats-protocol)."""
+"""Subject, number of the subscription, reply subject, bytes of the headers (`H`), and bytes of all
+(https://docs.nats.io/reference/reference-protocols/nats-protocol)."""
 _LONGEST_LINE: Final = 1024 * 1024
-"""An INFO names all nodes of a cluster; a line that is longer is none."""
+"""An INFO names all nodes of a cluster."""
 _CRLF: Final = b"\r\n"
 
 
@@ -132,6 +131,11 @@ def decode_head(head: bytes) -> Headers:
         if colon:
             headers[name] = value.strip()
     return headers
+
+
+def without_plan(headers: Headers) -> Headers:
+    """Those of a body that has come whole."""
+    return {name: value for name, value in headers.items() if name not in (SIZE, CHUNKS)}
 
 
 def is_no_responders(head: bytes, body: bytes) -> bool:
