@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_computer.app import open_computer
 from smcp_computer.settings import ComputerSettings, Confirm
 from smcp_registry.app import open_registry
@@ -85,7 +85,7 @@ class System:
             await stack.aclose()
 
     @asynccontextmanager
-    async def bus(self, name: str) -> AsyncIterator[NatsBus]:
+    async def bus(self, name: str) -> AsyncIterator[Bus]:
         async with open_bus(BusConfig(url=self.nats_url, credentials=None, name=name)) as bus:
             yield bus
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 @asynccontextmanager
 async def answers_for_a_server_that_takes_nothing(
     server: NatsServer, *, timeout: float
-) -> AsyncIterator[tuple[NatsBus, list["asyncio.Task[Reply]"]]]:
+) -> AsyncIterator[tuple[Bus, list["asyncio.Task[Reply]"]]]:
     """A bus with 30 MB of answers, and who asked for them; the server is suspended."""
     async with (
         open_bus(BusConfig(url=server.url, drain_timeout=0)) as bus,

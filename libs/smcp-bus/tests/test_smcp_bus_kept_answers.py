@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from smcp_bus.bus import Incoming, NoResponder, Reply, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.nats import chunks, transfers
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.nats.wire import CHUNK, SIZE
 from smcp_testing.bad_bus import BadBus, Rates
 from smcp_testing.waiting import eventually, within
@@ -36,7 +36,7 @@ class Large:
 
 
 @asynccontextmanager
-async def keeper(url: str, size: int = MIB, budget: int | None = None) -> AsyncIterator[tuple[NatsBus, Large]]:
+async def keeper(url: str, size: int = MIB, budget: int | None = None) -> AsyncIterator[tuple[Bus, Large]]:
     async with open_bus(BusConfig(url=url, budget_bytes=budget, drain_timeout=0)) as bus:
         large = Large(size)
         await bus.serve("large", large)

@@ -3,13 +3,13 @@
 import asyncio
 from pathlib import Path
 
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_testing.nats_cluster import open_cluster
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
 
-def tried(bus: NatsBus) -> set[str]:
+def tried(bus: Bus) -> set[str]:
     """The addresses (`host:port`) that are tried once the connection breaks."""
     return {url.netloc for url in bus.client.servers}
 

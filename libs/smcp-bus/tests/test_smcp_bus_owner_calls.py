@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus import owner as module
-from smcp_bus.bus import Bus
 from smcp_bus.callers import Caller
 from smcp_bus.dispatch import Call, Dispatcher, RawJson
+from smcp_bus.nats.bus import Bus
 from smcp_bus.owner import Keeping, Owner
 from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion

@@ -9,7 +9,7 @@ import pytest
 
 from smcp_bus.bus import Incoming, NoResponder, Reply
 from smcp_bus.headers import ERROR, NOT_RUN
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.ownership import Ownership, owned
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
@@ -18,7 +18,7 @@ SUBJECT = "smcp.v1.lab.client.pc.tool_call"
 
 
 @contextlib.asynccontextmanager
-async def owner(url: str, lease_s: float = 10) -> AsyncIterator[tuple[NatsBus, Ownership]]:
+async def owner(url: str, lease_s: float = 10) -> AsyncIterator[tuple[Bus, Ownership]]:
     """A bus that serves SUBJECT while it is owned."""
     async with open_bus(BusConfig(url=url, name="owner")) as bus, asyncio.TaskGroup() as tasks:
         ownership = Ownership(bus, lease_s=lease_s)
@@ -32,7 +32,7 @@ async def echo(incoming: Incoming) -> Reply:
     return Reply(incoming.body)
 
 
-async def ask(bus: NatsBus) -> Reply:
+async def ask(bus: Bus) -> Reply:
     return await bus.request(SUBJECT, b"{}", timeout=30)
 
 

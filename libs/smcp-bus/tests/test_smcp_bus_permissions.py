@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from smcp_bus.bus import BusError, Incoming, NoResponder, Reply
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.nats.config import Credentials
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import within
@@ -32,7 +32,7 @@ authorization {
 
 
 @asynccontextmanager
-async def gateway_and_computer(directory: Path) -> AsyncIterator[tuple[NatsBus, NatsBus]]:
+async def gateway_and_computer(directory: Path) -> AsyncIterator[tuple[Bus, Bus]]:
     config = directory / "permissions.conf"
     config.write_text(CONFIG)
     server = NatsServer(directory / "nats", config=config)

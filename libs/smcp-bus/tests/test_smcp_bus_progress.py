@@ -4,7 +4,7 @@ import pytest
 
 from smcp_bus.bus import Incoming, Reply, RequestTimedOut
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.receiving import Inbox
+from smcp_bus.nats.receiving import Entry, Inbox
 from smcp_testing.bad_bus import BadBus, Rates
 
 MIB = 1024 * 1024

@@ -21,7 +21,7 @@ from smcp_bus.bus import (
     RequestTimedOut,
 )
 from smcp_bus.headers import ERROR
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually, within
 
@@ -32,8 +32,8 @@ LIMIT = 2 * 1024 * 1024
 class Pair(NamedTuple):
     """Who asks, and who serves."""
 
-    asker: NatsBus
-    server: NatsBus
+    asker: Bus
+    server: Bus
 
 
 OpenPair = Callable[[], AbstractAsyncContextManager[Pair]]

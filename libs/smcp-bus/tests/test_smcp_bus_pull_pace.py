@@ -5,7 +5,7 @@ import time
 from collections import Counter
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.nats.chunks import Send, chunk_index, is_chunk
 from smcp_testing.bad_bus import interpose
 from smcp_testing.waiting import eventually
@@ -26,7 +26,7 @@ async def give(_: Incoming) -> Reply:
 class Asked:
     """Counts what `bus` asks for, by index; the signs of life are not counted."""
 
-    def __init__(self, bus: NatsBus) -> None:
+    def __init__(self, bus: Bus) -> None:
         self.times: Counter[bytes] = Counter()
         interpose(bus, self._wrap)
 

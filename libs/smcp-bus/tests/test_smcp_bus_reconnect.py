@@ -18,7 +18,8 @@ from smcp_bus.bus import (
     Reply,
     RequestTimedOut,
 )
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
+from smcp_bus.nats.receiving import Serving
 from smcp_testing.leaks import assert_no_tasks_beside
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.tcp_proxy import Line, open_line
@@ -321,6 +322,7 @@ async def test_a_flood_costs_little_where_many_offices_wait_and_the_request_that
             return Reply(b"")
 
         serving = await bus.serve("smcp.v1.*.server.*.*.*", answer, limit=1)
+        assert isinstance(serving, Serving)
 
         def arrives(office: str) -> None:
             serving.receive(b"smcp.v1.%b.server.computer.pc.join" % office.encode(), b"_INBOX.nobody", b"", b"")
@@ -352,7 +354,7 @@ async def test_subjects_with_white_space_and_headers_with_line_breaks_are_refuse
         assert bus.connected
 
 
-async def _served(bus: NatsBus, subject: str) -> bool:
+async def _served(bus: Bus, subject: str) -> bool:
     try:
         await bus.request(subject, b"", timeout=30)
     except NoResponder:

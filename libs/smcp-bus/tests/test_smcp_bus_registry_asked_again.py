@@ -8,7 +8,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR, REQ_ID
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
 from smcp_proto.errors import NotAllowed, SmcpError, Unavailable
@@ -40,7 +40,7 @@ def error(code: int, **details: object) -> Reply:
     return Reply(orjson.dumps({"code": code, "message": "no", "details": details}), {ERROR: str(code)})
 
 
-async def failed(bus: NatsBus, verb: str) -> SmcpError:
+async def failed(bus: Bus, verb: str) -> SmcpError:
     client = RegistryClient(bus, credential="open", process="ab" * 16)
     with pytest.raises(SmcpError) as raised:
         if verb == "join":

@@ -9,7 +9,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import CLAIM, ERROR
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import Claim, Joined, LeaseRenewal, LeaseState
 from smcp_proto.errors import Internal, NotAllowed, Unavailable
@@ -19,15 +19,15 @@ CLAIM_OF_PC = Claim(session="s", credential="open", process="ab" * 16, incarnati
 ENTER = orjson.dumps({"role": "computer", "name": "pc", "office_id": "lab"})
 
 
-def client_of(bus: NatsBus) -> RegistryClient:
+def client_of(bus: Bus) -> RegistryClient:
     return RegistryClient(bus, credential="open", process="ab" * 16)
 
 
-async def join(bus: NatsBus) -> Joined:
+async def join(bus: Bus) -> Joined:
     return await client_of(bus).join("lab", "computer", "pc", CLAIM_OF_PC, ENTER)
 
 
-async def answering(bus: NatsBus, answer: Callable[[Incoming], Awaitable[Reply]]) -> None:
+async def answering(bus: Bus, answer: Callable[[Incoming], Awaitable[Reply]]) -> None:
     await bus.serve(subjects.SERVER_ALL, answer, queue=subjects.REGISTRY_QUEUE)
 
 

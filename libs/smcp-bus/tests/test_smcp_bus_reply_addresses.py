@@ -8,7 +8,7 @@ from nats.aio.msg import Msg
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.receiving import Inbox, is_inbox
+from smcp_bus.nats.receiving import Entry, Inbox, is_inbox
 from smcp_testing.nats_process import NatsServer
 
 SERVED = "smcp.v1.lab.server.computer.pc.list_room"

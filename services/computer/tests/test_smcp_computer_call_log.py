@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.confirmation import Answer, Asker
@@ -31,7 +31,7 @@ COMMAND = Path(sys.executable).with_name("smcp-computer")
 
 
 @asynccontextmanager
-async def agent_and_registry(url: str) -> AsyncIterator[NatsBus]:
+async def agent_and_registry(url: str) -> AsyncIterator[Bus]:
     async with (
         open_bus(BusConfig(url=url)) as bus,
         open_registry(RegistrySettings(nats_url=url), bus),
@@ -40,7 +40,7 @@ async def agent_and_registry(url: str) -> AsyncIterator[NatsBus]:
         yield agent
 
 
-async def call(agent: NatsBus, tool: str, req_id: str, timeout: int = 15, **params: Any) -> dict[str, Any]:
+async def call(agent: Bus, tool: str, req_id: str, timeout: int = 15, **params: Any) -> dict[str, Any]:
     request = {"agent": "alice", "req_id": req_id, "computer": "pc", "tool_name": tool, "params": params}
     body = json.dumps({**request, "timeout": timeout}).encode()
     reply = await agent.request(subjects.client("lab", "pc", "tool_call"), body, timeout=20.0)

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from nats.js import JetStreamContext, api
 
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_registry.announcer import CONSUMER, Announcer
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.member_records import Announce, MemberRecord, record_key
@@ -37,7 +37,7 @@ def entered(name: str, office: str = "lab") -> MemberRecord:
     )  # fmt: skip
 
 
-async def prepared(bus: NatsBus) -> tuple[JetStreamContext, Announcer]:
+async def prepared(bus: Bus) -> tuple[JetStreamContext, Announcer]:
     store = await open_store(bus, bus.jetstream(), lease_s=LEASE_S, replicas=1)
     announcer = Announcer(bus, bus.jetstream(), store.members)
     await announcer.prepare()

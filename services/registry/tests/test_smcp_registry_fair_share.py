@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_proto.errors import RateLimited
@@ -28,7 +28,7 @@ def gateway(sockets: int, *, accepting: bool = True) -> LeaseRenewal:
 
 
 @asynccontextmanager
-async def registries(url: str, *, lease_s: float = 10) -> AsyncIterator[tuple[NatsBus, list[Registry]]]:
+async def registries(url: str, *, lease_s: float = 10) -> AsyncIterator[tuple[Bus, list[Registry]]]:
     """Two of them, and a bus to ask them on."""
     settings = RegistrySettings(nats_url=url, lease_s=lease_s)
     async with AsyncExitStack() as stack:
@@ -39,7 +39,7 @@ async def registries(url: str, *, lease_s: float = 10) -> AsyncIterator[tuple[Na
         yield await stack.enter_async_context(open_bus(BusConfig(url=url))), opened
 
 
-async def renewed(bus: NatsBus, process: str, said: LeaseRenewal) -> LeaseState:
+async def renewed(bus: Bus, process: str, said: LeaseRenewal) -> LeaseState:
     return await RegistryClient(bus, credential="gateway", process=process).renew_lease(said)
 
 

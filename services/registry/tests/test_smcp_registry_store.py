@@ -8,7 +8,7 @@ from nats.js import api
 from nats.js.errors import BadRequestError, BucketNotFoundError, KeyNotFoundError
 from nats.js.kv import KeyValue
 
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_proto.errors import Unavailable
 from smcp_registry.app import open_registry
@@ -31,7 +31,7 @@ from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import BOUND_S, eventually, within
 
 
-async def opened(bus: NatsBus, lease_s: float = 10, replicas: int = 1) -> Store:
+async def opened(bus: Bus, lease_s: float = 10, replicas: int = 1) -> Store:
     return await open_store(bus, bus.jetstream(), lease_s=lease_s, replicas=replicas)
 
 

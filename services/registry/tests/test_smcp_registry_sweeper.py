@@ -14,7 +14,7 @@ import pytest
 
 from smcp_bus.audit import Trail
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
@@ -149,7 +149,7 @@ def member(name: str, **changes: object) -> MemberRecord:
 
 @asynccontextmanager
 async def sweeping(
-    bus: NatsBus, *, keep_tombstones_s: float = 600, patience_s: float = 0.5
+    bus: Bus, *, keep_tombstones_s: float = 600, patience_s: float = 0.5
 ) -> AsyncIterator[tuple[Sweeper, Store, MembersView]]:
     """A sweeper whose view is fed by the test. It sweeps once: no second sweep makes up for a store that is slow."""
     store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_registry.bucket_watch import ConnectionWatch, follow
 from smcp_registry.leases import Leases
 from smcp_registry.member_records import MemberRecord, State, record_key, tombstone
@@ -24,7 +24,7 @@ def record(name: str, office: str = "lab", process: str = "p") -> MemberRecord:
 
 
 @asynccontextmanager
-async def watched(bus: NatsBus, lease_s: float = 10) -> AsyncIterator[tuple[Store, MembersView, Leases]]:
+async def watched(bus: Bus, lease_s: float = 10) -> AsyncIterator[tuple[Store, MembersView, Leases]]:
     store = await open_store(bus, bus.jetstream(), lease_s=lease_s, replicas=1)
     view, leases, connection = MembersView(), Leases(store.leases, lease_s=lease_s), ConnectionWatch(bus)
     try:

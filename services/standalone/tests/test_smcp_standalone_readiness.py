@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from smcp_auth import api_keys
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_standalone import app
 from smcp_standalone.app import open_system
 from smcp_standalone.settings import COMPUTER, UpOptions, load_up_settings
@@ -29,7 +29,7 @@ async def test_up_is_not_ready_before_its_computer_is_there(tmp_path: Path, monk
             return checks[part] == "ok"
 
     @asynccontextmanager
-    async def opened(config: BusConfig) -> AsyncIterator[NatsBus]:
+    async def opened(config: BusConfig) -> AsyncIterator[Bus]:
         if config.name == COMPUTER:
             await eventually(lambda: is_ready("registry"), timeout=30, message="the gateway is not ready")
             said.append(await is_ready("computer"))

@@ -13,7 +13,7 @@ import orjson
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
-from smcp_bus.nats.bus import NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_bus.registry_client import RegistryClient
 from smcp_computer.app import open_computer
@@ -59,7 +59,7 @@ class NativeClient:
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._joined = asyncio.Event()
-        self._bus: NatsBus | None = None
+        self._bus: Bus | None = None
         self._epochs: dict[MemberKey, int] = {}
         self._early: list[tuple[int, str, MemberKey, dict[str, Any]]] = []
         self._own: int | None = None

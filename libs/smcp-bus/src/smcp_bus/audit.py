@@ -41,16 +41,15 @@ MOST_WAITING: Final = 10_000
 MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
 """The same in bytes: with arguments and results a record has up to some 128 KiB."""
 SENT_AGAIN: Final = 1000
-"""How many waiting records are sent again at a time: a full stream refuses each of them."""
+"""How many waiting records are sent again at a time."""
 LONGEST_NAME: Final = 512
 """Bytes of a name that may be legal: 128 characters (`member_names`)."""
 LONGEST_TEXT: Final = 256
-"""Bytes of any other text: it is in a line of the log and in a cell of a table."""
+"""Bytes of any other text."""
 LONGEST_CONTENT: Final = 64 * 1024
-"""Bytes of arguments or of a result; NATS takes 1 MiB in a message."""
+"""Bytes of arguments or of a result."""
 REFUSAL_RATE: Final = Rate(10 / 60, 25 * 60)
-"""Recorded refusals of one sender: 250 at once, then 10 a minute. Without a limit anybody could provoke so many that
-everybody's older records are dropped. A record has at most 4 KB, so one sender fills 256 MiB in over four days."""
+"""Recorded refusals of one sender: 250 at once, then 10 a minute, so one sender fills 256 MiB in four days."""
 
 
 @dataclass(slots=True)
@@ -100,6 +99,11 @@ class _Waiting:
     sent_at: float
     failed: bool = False
     written: "asyncio.Future[bool] | None" = None
+
+
+def _answer(waiting: _Waiting, *, is_written: bool) -> None:
+    if waiting.written is not None and not waiting.written.done():
+        waiting.written.set_result(is_written)
 
 
 class Trail:
@@ -220,8 +224,7 @@ class Trail:
             self._failing -= 1
             if not self._failing:
                 self.log.warning("the audit trail is written again")
-        elif waiting.written is not None and not waiting.written.done():
-            waiting.written.set_result(True)
+        _answer(waiting, is_written=True)
 
     def refused(self, number: int, why: str) -> None:
         """The sink does not take the record now."""
@@ -233,8 +236,7 @@ class Trail:
         self.failures += 1
         if self._failing == 1:
             self.log.error("the audit trail cannot be written: %s", why)
-        if waiting.written is not None and not waiting.written.done():
-            waiting.written.set_result(False)
+        _answer(waiting, is_written=False)
 
     async def run(self) -> None:
         """Send records again that the sink did not take, and record delayed refusals, until cancelled."""
@@ -304,24 +306,19 @@ class Trail:
         level = logging.DEBUG if kind == "call" or is_elsewhere else logging.INFO
         if not self.log.isEnabledFor(level):
             return
-        renamed = _IN_REFUSAL if kind == "refusal" else _IN_LINE
-        fields = {renamed.get(name, name): value for name, value in record.items() if value is not None}
-        fields.pop("", None)
-        self.log.log(level, kind, extra=fields)
+        event = "refused" if kind == "refusal" else "detail"
+        shown = {name: record.get(name) for name in _LOGGED} | {"member": record["name"], event: record.get("event")}
+        self.log.log(level, kind, extra={name: value for name, value in shown.items() if value is not None})
 
 
 FIELDS: Final = (
     *("at", "kind", "subject", "office", "role", "name", "computer", "tool", "outcome", "ms", "req_id", "args_sha256"),
 )
 """What each record has, `null` where it is not known; the other fields are left out then."""
-_WHERE_KNOWN: Final = ("by", "address", "event", "why", "request_bytes", "reply_bytes", "source")
-_IN_LINE: Final = {
-    "name": "member",
-    "event": "detail",
-    **dict.fromkeys(("at", "kind", "args_sha256", "request_bytes", "reply_bytes", "source", "arguments", "result"), ""),
-}
-"""Fields with another name in the line of the log; without one they do not stand there."""
-_IN_REFUSAL: Final = {**_IN_LINE, "event": "refused"}
+_WHERE_KNOWN: Final = ("by", "address", "why", "event", "request_bytes", "reply_bytes", "source")
+_LOGGED: Final = (
+    *("subject", "office", "role", "computer", "tool", "outcome", "ms", "req_id", "trace_id", "by", "address", "why"),
+)
 
 
 def _now() -> str:
@@ -335,7 +332,7 @@ def _second(seconds: int) -> str:
 
 
 async def when_written(written: Awaitable[bool], answer: Answer) -> Answer:
-    """The answer to what was to be recorded (see `Trail.write`), or an error in its place."""
+    """The answer, or an error if the record (`Trail.write`) was not written."""
     return answer if await written else failed(not_written().body())
 
 
@@ -370,7 +367,7 @@ _texts: Final = attrgetter(*_TEXTS)
 
 
 def _clean(event: Event) -> None:
-    """Cut what a peer says, and make it printable. Nearly always there is nothing to do, so that is found out first."""
+    """Cut what a peer says, and make it printable. Nearly always there is nothing to do."""
     try:
         all_of_it = "".join(filter(None, _texts(event)))
     except TypeError:  # something else than a text

@@ -21,7 +21,7 @@ import orjson
 
 from smcp_bus.audit import STREAM, Sink, Trail
 from smcp_bus.bus import BusError, Connection, describe
-from smcp_bus.nats.bus import NatsBus
+from smcp_bus.nats.bus import Bus
 from smcp_bus.operations import measure_audit
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.subjects import AUDIT_OF_SEVERAL
@@ -32,8 +32,7 @@ from smcp_service.settings import ServiceSettings
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """JetStream stores a message with a known id once."""
 BATCH_BYTES: Final = 128 * 1024
-"""Of several records in one message: as much as one with arguments and results may have. A registry reads 200 messages
-for a page. Less where nats-server takes less."""
+"""Of several records in one message: as much as one with arguments and results may have."""
 HEAD_BYTES: Final = 256
 """More than the headers of a message have."""
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -55,16 +54,15 @@ class _Batch:
 class StreamSink:
     """Publishes records for JetStream's stream, on the bus's own connection; the answers arrive at one subscription.
 
-    The records of one round of the event loop are one message: to be woken by its answer costs more than a record. They
-    stay together when they are sent again, so that JetStream knows the message by its id.
+    The records of one round of the event loop are one message, since an answer costs more than a record, and stay
+    together when they are sent again: JetStream knows the message by its id.
     """
 
-    def __init__(self, bus: NatsBus, trail: Trail) -> None:
+    def __init__(self, bus: Bus, trail: Trail) -> None:
         self._client = bus.client
         self._trail = trail
         # Nobody else who may write into this process's inbox can guess where its answers arrive.
-        root = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
-        self._reply, self._cut = root, len(root)
+        self._reply = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
         self._gathering: _Batch | None = None
         """The records of this round of the loop."""
         self._batches: dict[int, _Batch] = {}
@@ -73,7 +71,7 @@ class StreamSink:
         """What is published at the end of this round."""
         # Nor the ids: who published one first would have our record dropped as its duplicate.
         self._id = f"{MESSAGE_ID}: {secrets.token_hex(16)}-".encode()
-        self._subscription = self._client.attach(f"{root}*", "", self._answered)
+        self._subscription = self._client.attach(f"{self._reply}*", "", self._answered)
         self._stop = bus.watch(self._on_connection)
 
     def send(self, number: int, subject: str, record: bytes) -> None:
@@ -109,7 +107,7 @@ class StreamSink:
         self._client.detach(self._subscription)
 
     def _answered(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
-        if (batch := self._batches.get(int(subject[self._cut :]))) is None:
+        if (batch := self._batches.get(int(subject[len(self._reply) :]))) is None:
             return
         if not head and b'"error"' not in body:
             for number in batch.numbers:
@@ -205,7 +203,7 @@ def former(path: Path, number: int) -> Path:
 async def open_trail(
     logger: str,
     settings: ServiceSettings,
-    bus: NatsBus | None = None,
+    bus: Bus | None = None,
     metrics: Metrics | None = None,
     *,
     content: bool = False,

@@ -1,6 +1,6 @@
-"""The bus as its users see it: ask, tell, serve, listen.
+"""What goes over the bus (`smcp_bus.nats.bus.Bus`), and its errors.
 
-Promises, kept by every implementation and by the tests in `tests/test_smcp_bus_promises*.py`:
+The bus promises (`tests/test_smcp_bus_promises.py`):
 
 - `request` returns one answer or raises one `BusError`; it never hangs beyond its time-out, and leaves nothing
   behind afterwards. `NoResponder` and `NotConnected` mean that the request was not run. All else may have run it.
@@ -155,76 +155,6 @@ class Progress(Protocol):
 class Subscription(Protocol):
     async def drain(self) -> None:
         """Take no new messages, wait until the handlers that run have ended, let go. Idempotent."""
-
-
-class Bus(Protocol):
-    @property
-    def process(self) -> str:
-        """The id of this process, new at each start."""
-
-    @property
-    def credential(self) -> str:
-        """The name under which it logged in at NATS; `open` where NATS asks for none."""
-
-    @property
-    def connected(self) -> bool: ...
-
-    @property
-    def problem(self) -> str | None:
-        """Why it is not connected: a few words for `/readyz`, without names or addresses."""
-
-    @property
-    def node_left_at(self) -> float | None:
-        """When it was heard last that a node of NATS' cluster is there no more (loop time); None: never, or NATS does
-        not say. Who was connected to it serves nothing until it has found another one."""
-
-    @property
-    def has_other_nodes(self) -> bool:
-        """Whether NATS' cluster has other nodes than the one that it is, or was, connected to."""
-
-    @property
-    def max_body(self) -> int:
-        """Bytes a body may have (`SMCP_MAX_PAYLOAD`)."""
-        ...
-
-    async def request(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        timeout: float,
-        headers: Headers = NO_HEADERS,
-        progress: Progress | None = None,
-    ) -> Reply:
-        """Send a request to the server of `subject`. `timeout` (seconds) is sent along as the time budget.
-
-        Raises:
-            NoResponder, NotConnected: it was not run.
-            ConnectionLost, RequestTimedOut, TransferFailed: it may have run.
-            BodyTooLarge: nothing was sent.
-        """
-        ...
-
-    async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
-        """Publish to all listeners on `subject`; one message, so at most the server's max_payload.
-
-        Raises:
-            NotConnected, BodyTooLarge: nothing was sent.
-        """
-        ...
-
-    async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Subscription:
-        """Answer the requests that arrive on `subject`, as a member of the queue group `queue`.
-
-        Returns once the server knows the subscription (flushed): a request sent after that finds it.
-        """
-        ...
-
-    async def listen(self, subject: str, handler: NoticeHandler) -> Subscription:
-        """Flushed like `serve`."""
-        ...
-
-    def watch(self, watcher: Watcher) -> Callable[[], None]: ...
 
 
 AGAIN_S = 0.25

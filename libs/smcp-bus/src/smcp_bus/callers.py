@@ -1,9 +1,8 @@
 """Who calls: the caller of a request, and what the holder of its key or token may ask of Computers.
 
 A gateway checks the names that a key or token allows, and leaves what is not allowed out of answers. It tells the owner
-of a Computer who calls, in headers on the bus: there gateways alone may send requests to Computers. A Computer on
-Socket.IO is told in the field `a2c_caller`, if it asked for it with a key of its own (`caller_key` in `auth`): a field
-without that key was written by an Agent. The owner checks the annotation of a tool. A Computer's `allow` is not here.
+of a Computer who calls in headers on the bus, and a Computer on Socket.IO in the field `a2c_caller`, if it asked for it
+with a key of its own (`caller_key` in `auth`): a field without that key was written by an Agent.
 """
 
 import asyncio
@@ -34,16 +33,13 @@ ANY: Final = ("*",)
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 """The key in a tool's `meta` under which a Computer lists the annotations of its MCP server, as a JSON text."""
 _EMPTY_TOOL_FIELDS: Final[Mapping[str, Any]] = {"tool_meta": {}, "forbidden_tools": []}
-"""The fields of a server's configuration about tools are hidden. They have the tools' original names, so the rights'
-patterns, which are for the listed names, cannot filter them."""
-
-
+"""Hidden in a server's configuration: they have the tools' original names, and the rights' patterns are for others."""
 PAUSE_AT: Final = 256
 """Tools that are compared with the patterns of a token without a pause: it takes up to 15 ms."""
 
 
 class Rights(BaseModel):
-    """Ignores what a newer gateway adds: it checks that itself."""
+    """What a key or token allows. What a newer gateway adds is ignored: it checks that itself."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -88,11 +84,8 @@ class Rights(BaseModel):
             )
 
     def narrowed(self, user: OnBehalf) -> "Rights":
-        """The rights of a user for whom the holder of these asks.
-
-        Patterns cannot be intersected, so both lists of tools are kept. Those of Computers are checked by the gateway,
-        before and after this.
-        """
+        """The rights of a user for whom the holder of these asks. Both lists of tools are kept; the gateway checks both
+        of Computers."""
         return Rights(
             holder=user.subject,
             computers=self.computers if user.computers is None else tuple(user.computers),
@@ -162,7 +155,9 @@ def with_caller(
 def from_request(body: object, office: str, key: str) -> tuple[Caller, Headers]:
     """The caller of a request that a gateway sent to a Computer with that key, and the headers of its span."""
     match body:
-        case {"a2c_caller": {"key": str(presented), "subject": str(subject), **more}} if _is_key(presented, key):
+        case {"a2c_caller": {"key": str(presented), "subject": str(subject), **more}} if hmac.compare_digest(
+            presented.encode(errors="replace"), key.encode()
+        ):
             known = more.get("rights")
             allowed = None if known is None else _from_json(known)
             trace = {name: span for name in (TRACEPARENT, TRACESTATE) if isinstance(span := more.get(name), str)}
@@ -170,16 +165,12 @@ def from_request(body: object, office: str, key: str) -> tuple[Caller, Headers]:
     return Caller(role="agent", office=office), NO_HEADERS
 
 
-def _is_key(presented: str, key: str) -> bool:
-    return hmac.compare_digest(presented.encode(errors="replace"), key.encode())
-
-
 def _any(patterns: Iterable[str], name: str) -> bool:
     return patterns == ANY or any(matches(pattern, name) for pattern in patterns)
 
 
 def _as_json(rights: Rights) -> dict[str, Any]:
-    """The patterns of Computers are left out: a gateway has checked them."""
+    """Without the patterns of Computers: a gateway has checked them."""
     return rights.model_dump(mode="json", exclude_defaults=True, exclude={"computers"})
 
 

@@ -1,7 +1,5 @@
-"""The one way through a process: every request of every transport goes through `Dispatcher.dispatch`.
-
-It alone validates, authorises, traces, and maps exceptions to answers. The Socket.IO server and the bus
-(`smcp_bus.subjects`) are thin transports in front of it; behind it are typed handlers.
+"""The one way through a process: `Dispatcher.dispatch` alone validates, authorises, traces, and maps exceptions to
+answers. The Socket.IO server and the bus (`smcp_bus.subjects`) are in front of it; behind it are typed handlers.
 """
 
 import asyncio
@@ -59,8 +57,8 @@ class Call:
     deadline: float
     """When the caller stops waiting (loop time, seconds)."""
     payload: Mapping[str, Any]
-    """The request's JSON object as it came, unknown fields included; in `agent` an Agent's own name. Who passes the
-    request on writes it anew (`exact_json.written`), so that no field stands there twice."""
+    """The request's JSON object, unknown fields included; in `agent` an Agent's own name. Who passes the request on
+    writes it anew (`exact_json.written`), so that no field stands there twice."""
     headers: Headers = field(default_factory=dict)
     subject: str = ""
     """Where it came in on the bus; empty where it came from a client."""
@@ -202,17 +200,16 @@ SUBSCRIBING: Final = frozenset({"client:resources/subscribe", "client:resources/
 """Events in which the field `agent` is written where it is missing: the Computer's owner keeps who subscribed."""
 
 Observe = Callable[[Call], AbstractContextManager[object]]
-"""Wraps every call (log fields); given by the composition root."""
+"""Wraps every call (log fields)."""
 Record = Callable[[Answer], str]
 """Called with a request's answer; gives the id of its trace (hex) where that is recorded, else an empty text."""
 Tracing = Callable[[Call], AbstractContextManager[Record]]
 """Opens the span of a request."""
 Ended = Callable[[Row, float, Answer | None, str], None]
-"""Called when a request ends, with its duration (seconds), its answer (None: it was broken off), and what `Record`
-gave."""
+"""Called when a request ends, with its seconds, its answer (None: it was broken off), and what `Record` gave."""
 Conclude = Callable[[Call, Answer | None, float, int | None], Awaitable[Answer] | None]
-"""Called before the answer goes out, with the duration (seconds) and the bytes of the request where they are known.
-What it returns gives the answer that goes out instead; the answer is None where the request was broken off."""
+"""Called before the answer (None: the request was broken off) goes out, with the seconds and the bytes of the request
+where they are known. What it returns gives the answer that goes out instead."""
 
 
 _NO_FIELDS: Final = nullcontext()
@@ -224,8 +221,7 @@ class Dispatcher:
     """By event name."""
     _: KW_ONLY
     otherwise: Callable[[Row], Handler | None] = lambda row: None
-    """Chooses the handler of an event that `handlers` does not name (events that the catalog does not know and that are
-    passed on); None: the event answers 503."""
+    """The handler of an event that `handlers` does not name; None: the event answers 503."""
     tracing: Tracing | None = None
     observe: Observe | None = None
     ended: Ended | None = None
@@ -298,8 +294,7 @@ class Dispatcher:
         return answer
 
     async def _read_large(self, row: Row, caller: Caller, body: bytes) -> dict[str, Any]:
-        """Parse a request, unless it is too large or not for its sender. In a short one a wrong field is named first:
-        reading it costs nothing."""
+        """Parse a request, unless it is too large or not for its sender."""
         if row.size is SizeClass.SMALL:
             raise TooLarge(REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
         authorize_sender(row, caller)

@@ -1,7 +1,5 @@
-"""JSON with whole numbers of any size, for what is executed or written anew; and how much of it a process reads.
-
-orjson makes floats of whole numbers beyond 64 bits, so pydantic's parser reads. What JSON costs is known before it is
-parsed: `check_cost` counts the values in its bytes (ADR 0038), `check_depth` their levels.
+"""JSON with whole numbers of any size (orjson makes floats beyond 64 bits), for what is executed or written anew; and
+how much of it a process reads: `check_cost` counts the values in its bytes (ADR 0038), `check_depth` their levels.
 """
 
 import asyncio
@@ -71,16 +69,16 @@ MAX_VALUES: Final = 200_000
 SMALL_BYTES: Final = 64 * 1024
 """What is read without a thought: it takes less than 1 ms, whatever it holds."""
 _SLICE: Final = 32 * 1024
-"""Bytes that are counted or read in one go; the worst take 2 ms. A call of another office waits for several."""
+"""Bytes that are counted or read in one go; the worst take 2 ms."""
 _LONG_VALUE: Final = 64
-"""Bytes outside of strings that count as a value: to read a number of so many digits costs as much as a short list."""
+"""Bytes outside of strings that count as a value: reading a long number costs as much as a short list."""
 
 
 async def check_cost(text: bytes, most: int, what: str) -> None:
     """Let JSON through that holds at most `most` values, by its bytes. Other tasks run while a long text is counted.
 
-    A list or object and each further item in it is one value, a long number is many. What stands in strings does not
-    count. Text that is no JSON may get through: a parser costs no more before its first mistake than what was counted.
+    A list or object and each further item in it is one value, a long number is many; strings do not count. Text that is
+    no JSON may get through: parsing it costs no more.
 
     Raises:
         TooLarge: it holds more. `what` begins the message; `details` are `max_values`, and `size` in bytes.
@@ -91,8 +89,7 @@ async def check_cost(text: bytes, most: int, what: str) -> None:
 
 
 async def validated(text: bytes, most: int, what: str, name: str) -> tuple[int, bool]:
-    """How deep a JSON text is nested, and whether one of its strings is `name` (not empty). For a text that goes on as
-    it came: it is read in slices, and nothing of it is kept.
+    """How deep a JSON text that goes on as it came is nested, and whether one of its strings is `name` (not empty).
 
     Raises:
         ValueError: it is no JSON.
@@ -166,24 +163,18 @@ _LANES: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
 
 
 async def _turn() -> None:
-    """Wait for the next slice: one of all long texts in a round of the event loop, so that many delay others no more
-    than one does."""
+    """Wait for the next slice: one of all long texts in a round of the event loop."""
     async with _LANES.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         await asyncio.sleep(0)
 
 
 MAX_DEPTH: Final = 128
-"""Levels of objects and lists in a field. Deeper JSON is lost on the way: Python's MCP servers read 200 levels and do
-not answer above that, and writers of JSON end soon after."""
+"""Levels of objects and lists in a field. Python's MCP servers read 200 levels, and do not answer above that."""
 TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep"
 
 
 def check_depth(payload: Mapping[str, Any]) -> None:
-    """Let a request through whose fields are not nested deeper than `MAX_DEPTH`, and hold no infinite number.
-
-    Raises:
-        Malformed: one is, or does; `details` as in `malformed`.
-    """
+    """Raises Malformed: a field is nested deeper than `MAX_DEPTH`, or holds an infinite number."""
     for field, value in payload.items():
         if type(value) in _LOOKED_AT and (why := _fault([value])):
             raise refused(field, why)

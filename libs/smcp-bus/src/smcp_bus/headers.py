@@ -1,7 +1,5 @@
-"""The names of the headers on the bus. A header is never an identity: that is in the subject.
-
-`SUBJECT` is one, since a gateway speaks for all Agents of an office: nats-server lets gateways alone publish on the
-subjects of requests to Computers.
+"""The names of the headers on the bus. A header is never an identity, but for `SUBJECT`: gateways alone may publish on
+the subjects of requests to Computers, and one speaks for all Agents of an office.
 """
 
 from typing import Final

@@ -1,8 +1,7 @@
-"""Limits: token buckets for how many in a second, and a budget for how many bytes at a time.
+"""Limits: token buckets for how many in a second, and a budget of bytes at a time that is granted to offices in turn.
 
-A bucket is one number: when it will be full again. One that is full needs no entry, and taking from one costs an
-addition and a comparison. A budget of bytes is granted to the waiting offices in turn.
-What is kept after use is dropped first where an office has more of it than the others (`surplus`).
+A bucket is one number: when it will be full again. What is kept after use is dropped first where an office has more of
+it than the others (`surplus`).
 """
 
 from collections import defaultdict, deque
@@ -83,7 +82,7 @@ class Grant:
         self.start = start
         self.office = office
         self.size = size
-        self.given = start is None
+        self.given = False
 
     def release(self) -> None:
         self._budget.release(self)
@@ -120,9 +119,7 @@ class ByteBudget:
         size = min(size, self.limit)
         if not self._may_hold(office, size) or self.used + size > self.limit:
             return None
-        self.used += size
-        self._held[office] = self._held.get(office, 0) + size
-        return Grant(self, size, office, None)
+        return self._give(Grant(self, size, office, None))
 
     def release(self, grant: Grant) -> None:
         office = grant.office
@@ -132,10 +129,7 @@ class ByteBudget:
             self._held[office] -= grant.size
             if not self._held[office]:
                 del self._held[office]
-        else:
-            queue = self._queues.get(office)
-            if queue is None or grant not in queue:
-                return
+        elif grant in (queue := self._queues.get(office, deque())):
             queue.remove(grant)
             if not queue:
                 del self._queues[office]
@@ -148,12 +142,16 @@ class ByteBudget:
             grant = queue.popleft()
             if queue:
                 self._queues[office] = queue  # behind the others
-            grant.given = True
-            self.used += grant.size
-            self._held[office] = self._held.get(office, 0) + grant.size
+            self._give(grant)
             start, grant.start = grant.start, None  # a share that is held long must not hold what it was asked for
             if start is not None:
                 start()
+
+    def _give(self, grant: Grant) -> Grant:
+        grant.given = True
+        self.used += grant.size
+        self._held[grant.office] = self._held.get(grant.office, 0) + grant.size
+        return grant
 
     def _next(self) -> str | None:
         for office, queue in self._queues.items():

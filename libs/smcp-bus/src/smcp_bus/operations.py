@@ -1,21 +1,20 @@
 """What operators see of a process that serves, and change while it runs: its metrics, and the level of its log.
 
-All processes serve one subject for `smcp log-level`; a request may name the credential of those that are meant. Each of
-them answers.
+All processes serve one subject for `smcp log-level`; each that is meant answers.
 """
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_bus.audit import Trail
-from smcp_bus.bus import Bus, BusError, Connection, Incoming, Reply, describe
-from smcp_bus.nats.bus import NatsBus, open_bus
+from smcp_bus.bus import BusError, Connection, Incoming, Reply, describe
+from smcp_bus.nats.bus import Bus, open_bus
 from smcp_bus.nats.config import BusConfig, Credentials
 from smcp_bus.owner import Owner
 from smcp_bus.registry_client import LeaseKeeper
@@ -40,7 +39,7 @@ async def open_service_bus(
     *,
     drain_s: float | None = None,
     hint: str = "",
-) -> AsyncIterator[NatsBus]:
+) -> AsyncIterator[Bus]:
     """The bus of a service, with what operators see of it.
 
     Args:
@@ -64,8 +63,8 @@ async def open_service_bus(
             serve_log_level(bus, service),
         ):
             stats["bus"] = lambda: asdict(bus.stats())
-            with measured_bus(metrics, bus):
-                yield bus
+            measure_bus(metrics, bus)
+            yield bus
     except BusError as error:
         raise Failure(f"NATS: {describe(error)}{hint}") from error
 
@@ -114,18 +113,11 @@ async def serve_log_level(bus: Bus, service: str, switch: Level = LEVEL) -> Asyn
 
 
 def measure_owner(metrics: Metrics, owner: Owner) -> None:
-    metrics.counter(
-        "smcp_calls_repeated",
-        "Calls that were asked for again and not run again, by what there was of them",
-        lambda: owner.repeats,
-        label="found",
-    )
-    metrics.counter(
-        "smcp_tool_progress_notes",
-        "Notes of the progress of tool calls, by what became of them",
-        lambda: owner.notes,
-        label="outcome",
-    )
+    counter = metrics.counter
+    repeats = "Calls that were asked for again and not run again, by what there was of them"
+    counter("smcp_calls_repeated", repeats, lambda: owner.repeats, label="found")
+    notes = "Notes of the progress of tool calls, by what became of them"
+    counter("smcp_tool_progress_notes", notes, lambda: owner.notes, label="outcome")
 
 
 def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:
@@ -135,15 +127,13 @@ def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:
     gauge("smcp_lease_age", "Time since lease renewal; 0 before the first", lambda: lease.age, unit="seconds")
 
 
-@contextmanager
-def measured_bus(metrics: Metrics, bus: NatsBus) -> Iterator[None]:
-    """Observe the bus; reconnects are counted while the body runs."""
+def measure_bus(metrics: Metrics, bus: Bus) -> None:
     seen: Counter[Connection] = Counter()
-    gauge, counter, stats = metrics.gauge, metrics.counter, bus.stats
+    bus.watch(lambda connection: seen.update((connection,)))
+    gauge, counter, stats, transfers = metrics.gauge, metrics.counter, bus.stats, bus.transfers
     gauge("smcp_bus_connected", "1 while connected to NATS, else 0", lambda: bus.connected)
     counter("smcp_bus_reconnects", "Connections that came back", lambda: seen[Connection.UP])
     counter("smcp_bus_slow_consumers", "Times that messages were dropped on the way in", lambda: seen[Connection.SLOW])
-    transfers = bus.transfers
     counter("smcp_bus_transfers", "Bodies that went in parts, by their way", lambda: transfers.counts, label="way")
     counter("smcp_bus_transferred", "Bytes of these bodies", lambda: transfers.bytes, unit="bytes", label="way")
     gauge("smcp_bus_pending", "Requests and bodies that are awaited", lambda: stats().pending)
@@ -153,20 +143,10 @@ def measured_bus(metrics: Metrics, bus: NatsBus) -> Iterator[None]:
     gauge("smcp_bus_budget_used", "Memory reserved for incoming bodies", lambda: stats().budget_used, unit="bytes")
     gauge("smcp_bus_budget_waiting", "Bodies that wait for a share of the budget", lambda: stats().budget_waiting)
 
-    def watched(connection: Connection) -> None:
-        seen[connection] += 1
-
-    stop = bus.watch(watched)
-    try:
-        yield
-    finally:
-        stop()
-
 
 def measure_audit(metrics: Metrics, trail: Trail) -> None:
-    metrics.counter("smcp_audit_records", "Records that the audit trail has taken", lambda: trail.written)
-    metrics.counter(
-        "smcp_audit_failures", "Records that could not be written when they were made", lambda: trail.failures
-    )
-    metrics.counter("smcp_audit_lost", "Records that are lost: too many others waited", lambda: trail.lost)
-    metrics.gauge("smcp_audit_waiting", "Records that are not written yet", lambda: trail.waiting)
+    gauge, counter = metrics.gauge, metrics.counter
+    counter("smcp_audit_records", "Records that the audit trail has taken", lambda: trail.written)
+    counter("smcp_audit_failures", "Records that could not be written when they were made", lambda: trail.failures)
+    counter("smcp_audit_lost", "Records that are lost: too many others waited", lambda: trail.lost)
+    gauge("smcp_audit_waiting", "Records that are not written yet", lambda: trail.waiting)

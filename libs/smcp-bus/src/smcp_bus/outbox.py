@@ -1,8 +1,7 @@
 """The outbox of one Computer: notifications that its office has yet to hear, kept while they cannot be sent.
 
-Native Computers use it for all their notifications, gateways for the resource updates of Socket.IO Computers. A newer
-notification of a key replaces a waiting one. After an error that may pass, a notification is sent again after the
-others; after any other it is dropped, with one warning.
+A newer notification of a key replaces a waiting one. After an error that may pass, a notification is sent again after
+the others; after any other it is dropped, with one warning.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """The owner of a Computer keeps its calls: each runs once, has one answer, and can be cancelled.
 
 The process that serves a Computer's subject owns it: a native Computer itself, or the gateway of one on Socket.IO.
-The same call again joins the one that runs, or gets the result that is kept. One `Owner` for a process: the bound on
-memory is the process's, and a Computer that leaves and joins again must not run again what it ran. Whether it may run
-anything now is for `smcp_bus.ownership`.
+One `Owner` for a process: the bound on memory is the process's, and a Computer that leaves and joins again must not run
+again what it ran. Whether it may run anything now is for `smcp_bus.ownership`.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ ABSENT_S: Final = 5.0
 MAX_KEYS: Final = 100_000
 """Ended calls, and tombstones, at most (see `surplus`)."""
 RUNNING_BYTES: Final = 256 * 1024 * 1024
-"""The most that the parameters of running calls take, shared per office: they stay if their callers have gone."""
+"""The most that the parameters of running calls take, shared per office."""
 MOST_RUNNING: Final = 8192
 """Small calls that run at most: each counts for at least so small a part of `RUNNING_BYTES`."""
 ANSWERED_S: Final = 0.3
@@ -241,11 +240,9 @@ class Owner:
         def abandon() -> None:
             if is_back() or ownership.generation != generation:
                 return
-            gone = [call for key, call in self._running.items() if key[::2] == (office, agent) and call.asked_at < now]
-            for call in gone:
-                self._cancelled(call, "abandoned")
-            if gone:
-                _log.info("calls cancelled: the Agent has left the office", extra={"count": len(gone)})
+            for key, call in list(self._running.items()):
+                if key[::2] == (office, agent) and call.asked_at < now:
+                    self._cancelled(call, "abandoned")
             on_absent()
 
         self._loop.call_later(ABSENT_S, abandon)

@@ -1,8 +1,7 @@
 """Ownership of Computers: whether this process may run requests for them now, and their calls in the table of `Owner`.
 
-A native Computer owns itself; a gateway owns its Computers on Socket.IO. After the connection broke or the process was
-suspended, nothing runs until the registry has confirmed the claim again: the seat may be another's by then. A
-confirmation that was asked for before does not count.
+After the connection broke or the process was suspended, nothing runs until the registry has confirmed the claim again:
+the seat may be another's by then. A confirmation that was asked for before does not count.
 """
 
 import asyncio
@@ -15,9 +14,10 @@ from typing import Final
 from opentelemetry.trace import Span, get_current_span
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler, error_reply
+from smcp_bus.bus import Connection, Incoming, Reply, RequestHandler, error_reply
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.limits import Grant
+from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import PendingAnswer
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_proto.errors import Unavailable
@@ -59,10 +59,10 @@ class Seat:
 FREED: Final = 8
 """Where there is no more room, an eighth of it is freed: the search takes 40 ms for 100,000 calls."""
 MAX_REQUESTS: Final = 8192
-"""Requests that a process runs for Computers at a time. High, as `pending` shares the subject with calls of an hour."""
+"""Requests that a process runs for Computers at a time. High, as calls may take an hour."""
 MAX_CANCELLERS: Final = 8
-"""Subjects that are remembered of the cancels of one call that is not known, the last ones: a call has one subject, and
-an Agent that calls for users could name any number (each cancel took longer then, 1.2 ms with 10,000 of them)."""
+"""Subjects that are remembered of the cancels of one call that is not known: an Agent that calls for users could name
+any number."""
 
 CallKey = tuple[str, str, str, str]
 """(office, computer, agent, req_id)"""
@@ -171,7 +171,6 @@ class Ownership:
         return MOVING_REPLY if self.moving else CLOSED_REPLY
 
     async def wait_closed(self) -> None:
-        """Return when it is closed: time to have the claim confirmed."""
         await self._closed.wait()
 
     async def run(self) -> None:
@@ -201,8 +200,7 @@ class Ownership:
 def owned(handler: RequestHandler, refusal: Callable[[], Reply | None]) -> RequestHandler:
     """`handler`, but for the time in which `refusal` gives a reply: then that is the answer, and nothing runs.
 
-    Calls that run here go on meanwhile, so `pending` is still answered where all calls that it asks for are known. What
-    is not known may be another owner's: that is not for us to say.
+    `pending` is still answered where all calls that it asks for are known; others may be another owner's.
     """
 
     async def guarded(incoming: Incoming) -> Reply:

@@ -20,8 +20,9 @@ from pydantic import BaseModel, ValidationError
 
 from smcp_bus import subjects
 from smcp_bus.audit import ANSWER_S
-from smcp_bus.bus import NO_HEADERS, Bus, BusError, Headers, NoResponder, Reply, RequestTimedOut, describe
+from smcp_bus.bus import NO_HEADERS, BusError, Headers, NoResponder, Reply, RequestTimedOut, describe
 from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
+from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import (
     GATEWAY_LEASE,
     LEASE,

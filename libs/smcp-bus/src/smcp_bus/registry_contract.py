@@ -1,9 +1,5 @@
-"""The requests between processes and the registry that are no events of the protocol. The rows stand below.
-
-Those of a member are on `smcp.v1.<office>.server.<role>.<name>.<verb>` and those of a process on
-`smcp.hosts.v1.<credential>.<process>.<verb>`; joins, leaves and `confirm` carry the claim in the header `Smcp-Claim`.
-Those of an operator are on `smcp.operators.v1.<credential>.<verb>`; `offices` and `room` are answered from the view, so
-without quorum, too.
+"""The requests between processes and the registry that are no events of the protocol; `smcp_bus.subjects` has their
+subjects. Joins, leaves and `confirm` carry the claim in the header `Smcp-Claim`.
 """
 
 from enum import StrEnum
@@ -38,7 +34,7 @@ JsonText = Annotated[
 """Any JSON, in memory as its text: parsed, what a hostile member says may take 20 times as much."""
 
 LONGEST_CAPABILITIES: Final = 16 * 1024
-"""Bytes: enough for some 200 MCP servers. A join parses them eight times, which took 14 ms for 60 KB of `[]`."""
+"""Bytes: enough for some 200 MCP servers. A join parses them eight times."""
 
 
 def capabilities_text(capabilities: Capabilities) -> bytes:
@@ -52,9 +48,8 @@ def capabilities_text(capabilities: Capabilities) -> bytes:
 class Claim(_Contract):
     """Who wants a seat, beside what the event says.
 
-    It is a header, so nothing in it is proven: nats-server's permissions bind the seat (office, role, name), which the
-    subject says. A sender that lies about `credential`, `process` or `session` harms only seats on whose subjects it
-    may publish: the named process says that it has no such session, and loses nothing itself.
+    It is a header, so nothing in it is proven. A sender that lies about `credential`, `process` or `session` harms only
+    seats on whose subjects it may publish: the named process says that it has no such session.
     """
 
     session: str
@@ -113,8 +108,8 @@ class Found(_Contract):
 
 
 class Approval(_Contract):
-    """What a Computer says of an answer to the question whether a tool may run. Its office and its name are those of
-    the subject. The Computer sends the record that it would write; what stands here is taken from it."""
+    """What a registry takes of a Computer's record of an answer to the question whether a tool may run. Its office and
+    its name are those of the subject."""
 
     outcome: str = Field(pattern=r"^[a-z_]{1,32}$")
     subject: str | None = Field(default=None, max_length=LONGEST_TEXT)
@@ -133,8 +128,7 @@ class LeaseRenewal(_Contract):
     """For a gateway: the sockets it holds."""
     accepting: bool | None = None
     """For a gateway: whether it takes new sockets, which one that stops does not. None: it is no gateway (or an older
-    one), and has no part in the fair share. Believed on `gateway_lease` alone."""
-
+    one), and has no part in the fair share."""
     proof: str | None = Field(default=None, max_length=64)
     """For a gateway: what its requests carry (`Smcp-Proof`), since anybody may claim to be its process. None: older."""
 
@@ -146,7 +140,7 @@ class LeaseState(_Contract):
     """How long the registries let a lease live, in seconds."""
     fair_share: int | None = None
     """For a gateway that takes new sockets: the sockets of all gateways by the gateways that take new ones, rounded up.
-    None: nothing is known of the others (now), or it was not asked for."""
+    None: not known."""
 
 
 class Member(_Contract):

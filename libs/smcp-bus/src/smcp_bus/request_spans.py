@@ -1,8 +1,7 @@
 """The spans of requests, cheaper than OpenTelemetry's: a gateway opens two for each call.
 
-A sampled request's are handed over as they end. Those of another stay in memory until it ends, and are handed over if
-it failed or was slow (ADR 0042); each process decides for its own part. `smcp_service.telemetry.RequestTracerProvider`
-implements `Recorder` and takes them. OpenTelemetry's own spans may be their children.
+A sampled request's are handed over (`Recorder`) as they end. Those of another stay in memory until it ends, and are
+handed over if it failed or was slow (ADR 0042). OpenTelemetry's own spans may be their children.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from smcp_bus.bus import RequestTimedOut
 from smcp_proto.errors import SmcpError
 
 MOST_EVENTS: Final = 32
-"""Of one span: nearly all of these spans are dropped in the end."""
+"""Of one span."""
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _UNSAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
@@ -47,7 +46,7 @@ class EventData(NamedTuple):
 
 @runtime_checkable
 class Recorder(Protocol):
-    """The tracer provider of a process that records requests."""
+    """The tracer provider of a process that records requests (`smcp_service.telemetry.RequestTracerProvider`)."""
 
     def decide(self, parent: SpanContext | None, *, is_untrusted: bool) -> Sampling:
         """About a request below `parent`. `is_untrusted`: the parent's flag does not count."""

@@ -1,5 +1,4 @@
-"""Every subject of the system, built and taken apart in this one file, and requests on their way from one to the
-dispatcher: the tokens say the event and the caller.
+"""Every subject of the system, and requests on their way from one to the dispatcher: the tokens say event and caller.
 
     smcp.v1.<office>.client.<computer>.<verb>           request   gateway → the owner of that Computer
     smcp.v1.<office>.server.<role>.<name>.<verb>        request   a member → registry (queue group `registry`)
@@ -18,10 +17,11 @@ from functools import lru_cache
 from typing import Final, cast, get_args
 
 from smcp_bus import registry_contract
-from smcp_bus.bus import NO_HEADERS, Bus, Headers, Incoming, Reply, RequestHandler, Subscription, once_connected
+from smcp_bus.bus import NO_HEADERS, Headers, Incoming, Reply, RequestHandler, Subscription, once_connected
 from smcp_bus.callers import Caller, from_headers
 from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_bus.headers import ERROR, SUBJECT
+from smcp_bus.nats.bus import Bus
 from smcp_proto import catalog
 from smcp_proto.catalog import Row
 from smcp_proto.errors import ErrorBody, ErrorCode
@@ -55,7 +55,7 @@ def client(office: str, computer: str, verb: str) -> str:
 
 def client_all(office: str, computer: str) -> str:
     """The pattern that the owner of a Computer serves."""
-    return f"{ROOT}.{encode_name(office)}.client.{encode_name(computer)}.*"
+    return client(office, computer, "*")
 
 
 def server(office: str, role: Role, name: str, verb: str) -> str:
@@ -69,8 +69,7 @@ def notify(office: str, verb: str) -> str:
 
 
 def notify_all(office: str) -> str:
-    """The pattern of all notifications to an office."""
-    return f"{ROOT}.{encode_name(office)}.notify.*"
+    return notify(office, "*")
 
 
 AUDIT_ALL: Final = f"{ROOT}.*.audit.*"

@@ -1,6 +1,5 @@
 """The progress notes of one tool call, on their way from its MCP server to the Agent that waits for it (ADR 0045).
 
-They go the way of the answer, before it: over the bus to the reply subject of the request, inside a gateway by a call.
 A `ProgressThrottle` stands at the call's owner, and one at the Agent's gateway. It knows neither NATS nor Socket.IO.
 """
 
@@ -18,10 +17,10 @@ from smcp_proto.schemas.tools import ToolProgress
 EVERY_S: Final = 0.1
 """The least time between two notes of one call."""
 SHARE: Final = 40
-"""The least time is also this part of the call's age (1/40), so an hour has 320 notes. nats-server lets a Computer send
-512 messages to one reply subject, and the answer has to be among them."""
+"""The least time is also this part of the call's age (1/40), so an hour has 320 notes: nats-server lets a Computer send
+512 messages to one reply subject."""
 MAX_NOTE_BYTES: Final = 8 * 1024
-"""A longer note is dropped unread: it has room for the longest text, six bytes for each character, and two numbers."""
+"""A longer note is dropped unread: it has room for the longest text, six bytes for each character."""
 
 _FIELDS: Final = set(ToolProgress.model_fields)
 _OWN_CALL: Final[Mapping[str, str]] = {}

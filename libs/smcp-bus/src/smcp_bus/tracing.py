@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 from opentelemetry import context as otel_context
@@ -54,11 +54,8 @@ def configured() -> bool:
 
 
 def client_spans() -> Tracing | None:
-    """SERVER spans for events of Socket.IO clients (`client:tool_call`); None while nothing is recorded.
-
-    The client's own trace is continued where the request says one (its optional field `traceparent`); otherwise
-    the trace id follows from the request's id. Its sampled flag counts only where the client is authenticated.
-    Progress has none: a call may have hundreds.
+    """SERVER spans for events of Socket.IO clients (`client:tool_call`); None while nothing is recorded. Progress has
+    none: a call may have hundreds.
     """
     if (records := recorder()) is None:
         return None
@@ -66,10 +63,7 @@ def client_spans() -> Tracing | None:
 
 
 def bus_spans() -> Tracing | None:
-    """CONSUMER spans for requests over the bus: `process smcp.v1.{office}.client.{computer}.tool_call`.
-
-    None while nothing is recorded.
-    """
+    """CONSUMER spans for requests over the bus (`process smcp.v1.{office}.client.{computer}.tool_call`); or None."""
     if (records := recorder()) is None:
         return None
 
@@ -96,18 +90,16 @@ def trace_id_of(call: Call) -> int:
 
 
 def log_fields(bind: Callable[..., AbstractContextManager[object]]) -> Observe:
-    """Makes a dispatcher's `observe`: it binds the fields of a call to all log lines that are written during the call.
-    `bind` gets values and not the call itself, as timers that are started during a call keep what was bound."""
+    """Makes a dispatcher's `observe`, which binds the fields of a call to all log lines that are written during it.
+    `bind` gets values and not the call: timers that are started during it keep what was bound."""
     return lambda call: bind(
         req_id=call.req_id, office=call.caller.office or office_of(call), trace_id=trace_id_of(call)
     )
 
 
 def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
-    """A PRODUCER span round a message or a request to `subject`; gives the headers that carry the trace on.
-
-    An error that leaves the block marks it. Nothing is done where no request is traced.
-    """
+    """A PRODUCER span round a message to `subject`, where a request is traced; gives the headers that carry the trace
+    on. An error that leaves the block marks it."""
     span = sent(subject, trace.get_current_span())
     return _Current(span, span.headers) if isinstance(span, RequestSpan) else _NOTHING
 
@@ -127,8 +119,8 @@ def carried(span: Span | None = None) -> Mapping[str, str]:
 
 
 def event(name: str, **attributes: str | int) -> None:
-    """Something that happened to the request that is handled here, as an event of its span. For what may happen to each
-    of many requests: an event costs less than a span, and a call's tree keeps its shape."""
+    """Something that happened to the request that is handled here, as an event of its span: it costs less than a span,
+    and a call's tree keeps its shape."""
     trace.get_current_span().add_event(name, attributes)
 
 
@@ -189,8 +181,8 @@ def _open(
 
 
 class _Current(AbstractContextManager[Given]):
-    """The span is the current one while the body runs, and ends with it; an error marks it. It is alone in its context:
-    a request's parent is only what it names, not what this task inherited."""
+    """The span is the current one while the body runs, and ends with it; an error marks it. It is alone in its context,
+    without what this task inherited."""
 
     __slots__ = ("_given", "_span", "_token")
 
@@ -245,8 +237,8 @@ def _destination(operation: str, subject: str) -> tuple[str, Mapping[str, str]]:
 
 
 def _parent(call: Call) -> tuple[SpanContext | None, bool]:
-    """The span that asks, and whether its sampled flag is not to be believed: a client's field in the request counts
-    where no process of ours recorded anything before, and its flag where a token says who the client is."""
+    """The span that asks, and whether its sampled flag does not count: of a client's own field, where no token says
+    who the client is."""
     if TRACEPARENT in call.headers:
         return read_span_context(call.headers[TRACEPARENT], call.headers.get(TRACESTATE, "")), False
     if TRACEPARENT not in call.payload:
@@ -255,8 +247,7 @@ def _parent(call: Call) -> tuple[SpanContext | None, bool]:
 
 
 def read_span_context(traceparent: str, tracestate: str = "") -> SpanContext | None:
-    """A span of another process, by the W3C's Trace Context; None: it says none. Whatever they hold, this neither
-    raises nor logs."""
+    """A span of another process, by the W3C's Trace Context; None: it says none. Neither raises nor logs."""
     headers = {TRACEPARENT: traceparent, TRACESTATE: tracestate if len(tracestate) <= LONGEST_TRACESTATE else ""}
     context = trace.get_current_span(_W3C.extract(headers, Context())).get_span_context()
     return context if context.is_valid else None
@@ -288,11 +279,7 @@ OTHER: Final = "other"
 _CODES: Final = {int(code): str(int(code)) for code in ErrorCode}
 
 
-class _Add(Protocol):
-    def __call__(self, seconds: float, *values: str, trace_id: str) -> None: ...
-
-
-def counted(add: _Add) -> Ended:
+def counted(add: Callable[..., None]) -> Ended:
     """For a dispatcher's `ended`: each request goes to `add` as its seconds, its event, its outcome and its trace."""
 
     def ended(row: Row, seconds: float, answer: Answer | None, trace_id: str) -> None:

@@ -19,7 +19,7 @@ _INVISIBLE: Final = (
 )
 INVISIBLE: Final = re.compile(f"[{_INVISIBLE}]")
 """Invisible characters and those that set the writing direction: Unicode's Default_Ignorable_Code_Point, U+2800 and
-U+FFF9-FFFB. They may hide text that a model reads, or show `txt.exe` as `exe.txt`."""
+U+FFF9-FFFB."""
 _UNPRINTABLE: Final = re.compile(
     rf"(?![\u200c\u200d\ufe0f])[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_INVISIBLE}]"
 )

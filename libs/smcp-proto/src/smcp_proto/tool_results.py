@@ -1,7 +1,4 @@
-"""Results of tools that no MCP server gave: what the Computer's side says itself. Pure.
-
-A native Computer and a gateway that speaks for one on Socket.IO say them in the same words.
-"""
+"""Results of tools that no MCP server gave: what a native Computer, or the gateway of one on Socket.IO, says itself."""
 
 import math
 from collections.abc import Mapping

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.audit_sinks import ApprovalSink, open_trail
-from smcp_bus.bus import Bus, Incoming, Subscription, once_connected
+from smcp_bus.bus import Incoming, Subscription, once_connected
 from smcp_bus.dispatch import Call
 from smcp_bus.headers import EPOCH, SUBJECT
-from smcp_bus.nats.bus import NatsBus
+from smcp_bus.nats.bus import Bus
 from smcp_bus.nats.config import Credentials
 from smcp_bus.operations import measure_lease, open_service_bus
 from smcp_bus.ownership import MAX_REQUESTS, Ownership, owned
@@ -42,7 +42,7 @@ _log = logging.getLogger("smcp_computer.app")
 
 
 def open_approvals(
-    settings: ComputerSettings, bus: NatsBus, metrics: Metrics | None = None
+    settings: ComputerSettings, bus: Bus, metrics: Metrics | None = None
 ) -> AbstractAsyncContextManager[Trail]:
     """The audit trail of a Computer on NATS: it tells a registry, since it may not publish records."""
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process)

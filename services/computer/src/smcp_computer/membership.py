@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import orjson
 
-from smcp_bus.bus import Bus, BusError, Connection
+from smcp_bus.bus import BusError, Connection
+from smcp_bus.nats.bus import Bus
 from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, same_tenure

@@ -10,8 +10,8 @@ from typing import Final
 from smcp_auth.quotas import Quotas
 from smcp_bus import subjects
 from smcp_bus.audit import Trail
-from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Dispatcher, Handler
+from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.subjects import host_route, serve_requests
 from smcp_bus.tracing import client_spans, counted, log_fields

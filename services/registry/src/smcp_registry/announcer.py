@@ -17,9 +17,10 @@ from nats.js import JetStreamContext, api
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.bus import BodyTooLarge, Bus, raise_if_cancelled
+from smcp_bus.bus import BodyTooLarge, raise_if_cancelled
 from smcp_bus.exact_json import written
 from smcp_bus.headers import EPOCH
+from smcp_bus.nats.bus import Bus
 from smcp_registry.member_records import Announce, MemberRecord
 from smcp_registry.store import Bucket
 

@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
-
-from nats.js import JetStreamContext
+from typing import Final
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
-from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler, once_connected
+from smcp_bus.bus import Incoming, Reply, RequestHandler, once_connected
 from smcp_bus.dispatch import Dispatcher
 from smcp_bus.headers import CLAIM, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
+from smcp_bus.nats.bus import Bus
 from smcp_bus.subjects import host_route, operator_route, registry_route, request_handler
 from smcp_bus.tracing import bus_spans, counted, log_fields
 from smcp_registry.announcer import Announcer
@@ -47,12 +46,6 @@ SAME: Final = (REQ_ID, CLAIM, NOTIFICATION_ID, SUBJECT, PROOF)
 """The headers that are the same in all copies of a request, and not in two requests."""
 
 
-class JetStreamBus(Bus, Protocol):
-    """The bus of a registry: it alone touches JetStream."""
-
-    def jetstream(self) -> JetStreamContext: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Registry:
     readiness: Readiness
@@ -63,7 +56,7 @@ class Registry:
 @asynccontextmanager
 async def open_registry(
     settings: RegistrySettings,
-    bus: JetStreamBus,
+    bus: Bus,
     *,
     readiness: Readiness | None = None,
     metrics: Metrics | None = None,

@@ -18,7 +18,8 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 from nats.js.kv import KV_MARKER_REASON, KV_OP
 
-from smcp_bus.bus import Bus, BusError, Connection, describe, raise_if_cancelled
+from smcp_bus.bus import BusError, Connection, describe, raise_if_cancelled
+from smcp_bus.nats.bus import Bus
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import Unavailable
 

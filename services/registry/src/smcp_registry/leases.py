@@ -12,17 +12,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.bus import (
-    OWN_LAG_S,
-    Bus,
-    ConnectionLost,
-    NoResponder,
-    NotConnected,
-    Reply,
-    RequestTimedOut,
-    TransferFailed,
-)
+from smcp_bus.bus import OWN_LAG_S, ConnectionLost, NoResponder, NotConnected, Reply, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
+from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, LeaseRenewal, LeaseState
 from smcp_bus.tracing import sending
 from smcp_proto.backoff import Backoff

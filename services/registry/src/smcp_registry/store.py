@@ -27,7 +27,8 @@ from nats.js import errors as js_errors
 from nats.js.kv import KeyValue
 from pydantic import ValidationError
 
-from smcp_bus.bus import Bus, describe, raise_if_cancelled
+from smcp_bus.bus import describe, raise_if_cancelled
+from smcp_bus.nats.bus import Bus
 from smcp_proto.errors import Unavailable
 from smcp_registry.member_records import MemberRecord
 from smcp_service.lifecycle import Failure

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from smcp_agent.connecting.options import shared_key
 from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError
-from smcp_bus.nats.bus import NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_bus.operations import serve_log_level
 from smcp_computer.app import open_approvals, open_computer
@@ -148,7 +148,7 @@ async def _open_mcp(settings: McpSettings | None, gateway_url: str, front: HttpS
 
 
 @asynccontextmanager
-async def _connected(nats: NatsServer, credential: str, settings: ServiceSettings) -> AsyncIterator[NatsBus]:
+async def _connected(nats: NatsServer, credential: str, settings: ServiceSettings) -> AsyncIterator[Bus]:
     config = BusConfig(
         url=nats.url,
         credentials=load_credentials(nats.credentials[credential]),

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, get_args
 import typer
 
 from smcp_bus.audit import Kind, in_records
-from smcp_bus.nats.bus import NatsBus
+from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_bus.subjects import AUDIT_OF_SEVERAL
 from smcp_computer.control_commands import when
@@ -161,7 +161,7 @@ def verify(file: File = None) -> None:
     _run(main)
 
 
-async def read_page(bus: NatsBus, wanted: Wanted, after: int) -> Records:
+async def read_page(bus: Bus, wanted: Wanted, after: int) -> Records:
     """Messages of NATS's stream that may match. Raises Failure."""
     since = 0 if wanted.since is None else max(0, int(wanted.since.timestamp()) - SKEW_S)
     question = RecordsQuestion(after=after, subject=wanted.nats_subject, since=since)
@@ -176,7 +176,7 @@ def lines_of(page: Records) -> list[Line]:
     ]
 
 
-async def read_stream(bus: NatsBus, wanted: Wanted) -> AsyncIterator[Line]:
+async def read_stream(bus: Bus, wanted: Wanted) -> AsyncIterator[Line]:
     """The records of NATS's stream that may match, the oldest first, up to the last one of now. Raises Failure."""
     page = await read_page(bus, wanted, 0)
     until = page.last

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from smcp_bus.bus import BusError, NoResponder, RequestTimedOut, describe
 from smcp_bus.headers import ERROR
-from smcp_bus.nats.bus import NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
 from smcp_bus.operations import LevelAnswer
 from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomMember, RoomQuestion
@@ -70,7 +70,7 @@ def command_config(settings: ServiceSettings, name: str) -> BusConfig:
 
 
 @asynccontextmanager
-async def operator_bus() -> AsyncIterator[NatsBus]:
+async def operator_bus() -> AsyncIterator[Bus]:
     """A bus with the credential of an operator. Raises Failure."""
     config, named = command_config(load_settings(ServiceSettings), "smcp-operator"), os.environ.get("SMCP_NATS_URL")
     if config.credentials is None and not named:
@@ -83,7 +83,7 @@ async def operator_bus() -> AsyncIterator[NatsBus]:
         raise Failure(f"{describe(error)} (SMCP_NATS_URL, SMCP_NATS_CREDS)") from None
 
 
-async def ask(bus: NatsBus, verb: str, question: BaseModel, answer: type[Model]) -> Model:
+async def ask(bus: Bus, verb: str, question: BaseModel, answer: type[Model]) -> Model:
     """Ask the registries. Raises Failure."""
     subject, body = operators(bus.credential, verb), question.model_dump_json().encode()
     try:
@@ -129,7 +129,7 @@ def _directory() -> Path:
 def offices(as_json: AsJson = False) -> None:
     """List the offices that have members: who is the Agent, since when, and how many Computers there are."""
 
-    async def show(bus: NatsBus, stop: asyncio.Event) -> None:
+    async def show(bus: Bus, stop: asyncio.Event) -> None:
         found: list[OfficeSummary] = []
         page = Offices(offices=[], more=True)
         while page.more:
@@ -150,7 +150,7 @@ def room(office: Office, as_json: AsJson = False) -> None:
     """List the members of an office, without being one."""
     check_office(office)
 
-    async def show(bus: NatsBus, stop: asyncio.Event) -> None:
+    async def show(bus: Bus, stop: asyncio.Event) -> None:
         found: list[RoomMember] = []
         page = Room(office=office, members=[], more=True)
         while page.more:
@@ -184,7 +184,7 @@ def log_level(
         raise SettingsError(f"LEVEL: {level!r} is none of {', '.join(get_args(LogLevel))}")
     question = {key: value for key, value in (("level", level), ("credential", credential)) if value is not None}
 
-    async def show(bus: NatsBus, stop: asyncio.Event) -> None:
+    async def show(bus: Bus, stop: asyncio.Event) -> None:
         answers = await _all_answers(bus, LOG_LEVEL, json.dumps(question).encode())
         all_found = [LevelAnswer.model_validate_json(answer) for answer in answers]
         all_found.sort(key=lambda each: (each.service, each.credential))
@@ -200,7 +200,7 @@ def log_level(
     _look(show)
 
 
-async def _all_answers(bus: NatsBus, subject: str, body: bytes) -> list[bytes]:
+async def _all_answers(bus: Bus, subject: str, body: bytes) -> list[bytes]:
     """What all processes that serve `subject` answer within `ANSWERS_S`."""
     answers: list[bytes] = []
     inbox = f"{bus.inbox_prefix}.{bus.process}.answers"
@@ -214,7 +214,7 @@ async def _all_answers(bus: NatsBus, subject: str, body: bytes) -> list[bytes]:
     return [answer for answer in answers if answer]
 
 
-def _look(show: Callable[[NatsBus, asyncio.Event], Awaitable[None]]) -> None:
+def _look(show: Callable[[Bus, asyncio.Event], Awaitable[None]]) -> None:
     configure_logging("smcp", level="error")
 
     async def main(stop: asyncio.Event) -> None:

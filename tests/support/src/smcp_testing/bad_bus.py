@@ -11,8 +11,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from nats.js import JetStreamContext
-
 from smcp_bus.bus import (
     NO_HEADERS,
     Connection,
@@ -25,9 +23,8 @@ from smcp_bus.bus import (
     RequestHandler,
     RequestTimedOut,
     Subscription,
-    Watcher,
 )
-from smcp_bus.nats.bus import BusStats, NatsBus
+from smcp_bus.nats.bus import Bus
 from smcp_bus.nats.chunks import Send
 from smcp_testing.fault_schedule import SOUND, Fates
 from smcp_testing.fault_schedule import Rates as Rates
@@ -35,8 +32,8 @@ from smcp_testing.fault_schedule import Rates as Rates
 T = TypeVar("T")
 
 
-class BadBus:
-    """A `Bus` round a `NatsBus`.
+class BadBus(Bus):
+    """A `Bus` round a sound one, of which it has all but what it does to messages.
 
     Requests are lost and late on the asking side, doubled where they are served, and the second copy may be late;
     replies are lost and late where they arrive; notices where they are listened to; chunks (and questions for one)
@@ -45,7 +42,7 @@ class BadBus:
 
     def __init__(
         self,
-        bus: NatsBus,
+        bus: Bus,
         seed: int,
         *,
         requests: Rates = SOUND,
@@ -55,6 +52,7 @@ class BadBus:
         max_delay: float = 0.05,
     ) -> None:
         """`max_delay` is in seconds: the most that something late is late."""
+        vars(self).update(vars(bus))
         self.inner = bus
         # lost and late on the asking side, doubled where they are served
         self._requests = replace(requests, doubled=0.0)
@@ -64,7 +62,6 @@ class BadBus:
         self._max_delay = max_delay
         self._fates = Fates(seed, max_delay)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._loop = asyncio.get_running_loop()
         if chunks != SOUND:
             interpose(bus, lambda send: self._bad_send(send, chunks))
 
@@ -85,62 +82,6 @@ class BadBus:
     def met(self) -> Counter[str]:
         """How many messages met with what; see `Fates.met`. `"notice overtaken"`: one that came earlier came later."""
         return self._fates.met
-
-    @property
-    def connected(self) -> bool:
-        """As `Bus.connected`."""
-        return self.inner.connected
-
-    @property
-    def problem(self) -> str | None:
-        """As `Bus.problem`."""
-        return self.inner.problem
-
-    @property
-    def node_left_at(self) -> float | None:
-        """As `Bus.node_left_at`."""
-        return self.inner.node_left_at
-
-    @property
-    def has_other_nodes(self) -> bool:
-        """As `Bus.has_other_nodes`."""
-        return self.inner.has_other_nodes
-
-    @property
-    def max_body(self) -> int:
-        """As `Bus.max_body`."""
-        return self.inner.max_body
-
-    @property
-    def process(self) -> str:
-        """As `NatsBus.process`."""
-        return self.inner.process
-
-    @property
-    def credential(self) -> str:
-        """As `NatsBus.credential`."""
-        return self.inner.credential
-
-    @property
-    def inbox_prefix(self) -> str:
-        """As `NatsBus.inbox_prefix`."""
-        return self.inner.inbox_prefix
-
-    def jetstream(self) -> JetStreamContext:
-        """As `NatsBus.jetstream`: what goes over it is not disturbed."""
-        return self.inner.jetstream()
-
-    def stats(self) -> BusStats:
-        """As `NatsBus.stats`."""
-        return self.inner.stats()
-
-    def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """As `Bus.watch`."""
-        return self.inner.watch(watcher)
-
-    async def flush(self, timeout: float = 5.0) -> None:
-        """As `NatsBus.flush`."""
-        await self.inner.flush(timeout)
 
     # -- what it does
 
@@ -259,7 +200,7 @@ class BadBus:
         raise ConnectionLost("the connection to nats-server broke")
 
 
-def interpose(bus: NatsBus, wrap: Callable[[Send], Send]) -> None:
+def interpose(bus: Bus, wrap: Callable[[Send], Send]) -> None:
     """Let every chunk, and every question for one, go through `wrap(send)`."""
     bus.transfers._send = wrap(bus.transfers._send)
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from smcp_bus.nats.bus import NatsBus
+from smcp_bus.nats.bus import Bus
 from smcp_testing.bad_bus import BadBus
 from smcp_testing.fault_schedule import SOUND, Rates
 
@@ -72,7 +72,7 @@ class BadBuses:
     made: list[BadBus] = field(default_factory=list)
 
     @asynccontextmanager
-    async def over(self, bus: NatsBus) -> AsyncIterator[BadBus]:
+    async def over(self, bus: Bus) -> AsyncIterator[BadBus]:
         faults = self.faults
         bad = BadBus(
             bus,

@@ -10,7 +10,7 @@ from typing import Any
 from smcp_bus import subjects
 from smcp_bus.bus import NO_HEADERS, Incoming, Reply
 from smcp_bus.headers import ERROR
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_computer.app import open_computer
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
@@ -26,7 +26,7 @@ OFFICE, NAME = "lab", "pc"
 class World:
     """An Agent's view of one Computer, and what the office hears."""
 
-    def __init__(self, computer: Computer, agent: NatsBus) -> None:
+    def __init__(self, computer: Computer, agent: Bus) -> None:
         self.computer = computer
         self.agent = agent
         self.heard: list[tuple[str, dict[str, Any]]] = []

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 
 MIB = 1024 * 1024
 
@@ -20,7 +20,7 @@ async def echo(incoming: Incoming) -> Reply:
 
 
 @asynccontextmanager
-async def two(url: str, **options: int) -> AsyncIterator[tuple[NatsBus, NatsBus]]:
+async def two(url: str, **options: int) -> AsyncIterator[tuple[Bus, Bus]]:
     """Who asks and who serves `echo`."""
     config = BusConfig(url=url, **options)  # type: ignore[arg-type]
     async with open_bus(config) as asker, open_bus(config) as server:

@@ -13,7 +13,7 @@ import socketio
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats.bus import NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, open_bus
 from smcp_bus.nats.config import BusConfig, Credentials
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AssertedMember, Assertion, Claim, Member
@@ -31,7 +31,7 @@ SHORT_LEASE_S: Final = 2.0
 """For worlds in which a lease is to run out. A process that stands still for as long loses its members, so no other
 world should have it: many services share one process, and one machine."""
 MIB: Final = 1024 * 1024
-WorldBus = NatsBus | BadBus
+WorldBus = Bus | BadBus
 PATIENCE_S: Final = 60.0
 
 
@@ -126,7 +126,7 @@ class World:
 
     nats_url: str
     gateways: list[Gateway]
-    buses: list[NatsBus]
+    buses: list[Bus]
     registries: list[Registry] = field(default_factory=list)
     bad: BadBuses | None = None
 
@@ -220,7 +220,7 @@ async def gateway_world(
     async with AsyncExitStack() as stack:
         world = World(nats_url, [], [], bad=bad)
 
-        async def bus(kind: Kind, number: int) -> tuple[NatsBus, WorldBus]:
+        async def bus(kind: Kind, number: int) -> tuple[Bus, WorldBus]:
             config = BusConfig(
                 url=nats_url,
                 name=f"{kind}-{number}",

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from smcp_bus.bus import Incoming, Reply, RequestHandler, Subscription
-from smcp_bus.nats.bus import NatsBus
+from smcp_bus.nats.bus import Bus
 from smcp_testing.bad_bus import BadBus
 from smcp_testing.bad_buses import BadBuses, Faults
 
@@ -14,7 +14,7 @@ Between = Callable[[Incoming, RequestHandler], Awaitable[Reply]]
 
 
 class _Interposed(BadBus):
-    def __init__(self, bus: NatsBus, between: Between) -> None:
+    def __init__(self, bus: Bus, between: Between) -> None:
         super().__init__(bus, 0)
         self._between = between
 
@@ -39,7 +39,7 @@ class InterposedBuses(BadBuses):
     """May be changed at any time."""
 
     @asynccontextmanager
-    async def over(self, bus: NatsBus) -> AsyncIterator[BadBus]:
+    async def over(self, bus: Bus) -> AsyncIterator[BadBus]:
         async with _Interposed(bus, self._between) as interposed:
             self.made.append(interposed)
             yield interposed

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import orjson
 
 from smcp_bus import subjects
-from smcp_bus.bus import Bus, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import EPOCH
-from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, Claim, Joined, LeaseRenewal, Left
 from smcp_proto.member_names import Role

@@ -8,7 +8,7 @@ import orjson
 
 from smcp_bus import subjects
 from smcp_bus.headers import ERROR
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_proto.member_names import Role
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
@@ -29,12 +29,12 @@ async def registries(
 
 
 @asynccontextmanager
-async def asking(url: str) -> AsyncIterator[NatsBus]:
+async def asking(url: str) -> AsyncIterator[Bus]:
     async with open_bus(BusConfig(url=url)) as bus:
         yield bus
 
 
-async def send(bus: NatsBus, office: str, role: Role, name: str, verb: str, body: object, **headers: str) -> int | None:
+async def send(bus: Bus, office: str, role: Role, name: str, verb: str, body: object, **headers: str) -> int | None:
     """The code of the answer's error, None for a success."""
     subject = subjects.server(office, role, name, verb)
     reply = await bus.request(subject, orjson.dumps(body), timeout=30, headers=headers)

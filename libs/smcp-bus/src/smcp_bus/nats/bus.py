@@ -20,6 +20,7 @@ from smcp_bus.bus import (
     Progress,
     Reply,
     RequestHandler,
+    Subscription,
     Watcher,
 )
 from smcp_bus.nats.chunks import Outgoing, is_chunk
@@ -62,12 +63,14 @@ class PendingReply(Awaited[tuple[str, bytes, bytes]]):
             self.future.set_result((reply, head, body))
 
 
-class NatsBus:
-    """A `Bus` over nats-server. Made by `open_bus`.
+class Bus:
+    """The bus over nats-server, as `smcp_bus.bus` promises it. Made by `open_bus`.
 
     Attributes:
+        process: the id of this process, new at each start.
         credential: the name of this process's credential; `open` where it has none.
         inbox_prefix: under which the answers to this process arrive; each credential has its own.
+        max_body: bytes a body may have (`SMCP_MAX_PAYLOAD`).
     """
 
     def __init__(self, config: BusConfig) -> None:
@@ -91,22 +94,24 @@ class NatsBus:
         self._not_permitted: set[str] = set()
         """Subjects (in lower case) that nats-server has refused to subscribe to."""
 
-    # -- what it is
-
     @property
     def connected(self) -> bool:
         return self.client.up
 
     @property
     def problem(self) -> str | None:
+        """Why it is not connected: a few words for `/readyz`, without names or addresses."""
         return self.client.problem
 
     @property
     def node_left_at(self) -> float | None:
+        """When it was heard last that a node of NATS' cluster is there no more (loop time); None: never, or NATS does
+        not say. Who was connected to it serves nothing until it has found another one."""
         return self.client.node_left_at
 
     @property
     def has_other_nodes(self) -> bool:
+        """Whether NATS' cluster has other nodes than the one that it is, or was, connected to."""
         return len(self.client.servers) > 1
 
     def jetstream(self, *, timeout: float = 5.0) -> JetStreamContext:
@@ -129,8 +134,6 @@ class NatsBus:
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         return self.client.watch(watcher)
 
-    # -- asking and telling
-
     async def request(
         self,
         subject: str,
@@ -140,6 +143,13 @@ class NatsBus:
         headers: Headers = NO_HEADERS,
         progress: Progress | None = None,
     ) -> Reply:
+        """Send a request to the server of `subject`. `timeout` (seconds) is sent along as the time budget.
+
+        Raises:
+            NoResponder, NotConnected: it was not run.
+            ConnectionLost, RequestTimedOut, TransferFailed: it may have run.
+            BodyTooLarge: nothing was sent.
+        """
         deadline = self._loop.time() + timeout
         outgoing: Outgoing | None = None
         part: bytes | memoryview = body
@@ -178,6 +188,10 @@ class NatsBus:
         return Reply(answer, answer_headers)
 
     async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
+        """Publish to all listeners on `subject`; one message, so at most the server's max_payload.
+
+        Raises NotConnected, BodyTooLarge: nothing was sent.
+        """
         if self.client.congested:
             await self.client.room(self._loop.time() + _FLUSH_S)
         head = encode_head(headers)
@@ -187,13 +201,17 @@ class NatsBus:
     async def flush(self, timeout: float = _FLUSH_S) -> None:
         await self.client.flush(timeout)
 
-    # -- serving and listening
+    async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Subscription:
+        """Answer the requests that arrive on `subject`, as a member of the queue group `queue`.
 
-    async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Serving:
-        """A `BusError` says that it is not subscribed: no connection, or nats-server's permissions refuse it."""
+        Returns once the server knows the subscription (flushed): a request sent after that finds it.
+
+        Raises BusError: no connection, or nats-server's permissions refuse it.
+        """
         return await self._subscribe(Serving(self, subject, handler, limit=limit, answers=True), queue)
 
-    async def listen(self, subject: str, handler: NoticeHandler) -> Serving:
+    async def listen(self, subject: str, handler: NoticeHandler) -> Subscription:
+        """As `serve`, for notifications."""
         return await self._subscribe(Serving(self, subject, handler, limit=1, answers=False), "")
 
     async def _subscribe(self, received: Serving, queue: str) -> Serving:
@@ -203,18 +221,15 @@ class NatsBus:
         sid = received.sid = self.client.attach(subject, queue, received.receive)
         self._received[sid] = received
         try:
-            await self._check_subscribed(subject)
+            await self.flush()
+            if subject.lower() in self._not_permitted:
+                raise BusError(f"not permitted to subscribe to {subject}")  # noqa: TRY301 -- ends as without an answer
         except BaseException:
             self.client.unsubscribe_at_server(sid)
             self._forget(sid)
             await received.abandon()
             raise
         return received
-
-    async def _check_subscribed(self, subject: str) -> None:
-        await self.flush()
-        if subject.lower() in self._not_permitted:
-            raise BusError(f"not permitted to subscribe to {subject}")
 
     def _forget(self, sid: int) -> None:
         self.client.detach(sid)
@@ -230,8 +245,6 @@ class NatsBus:
             _log.debug("left a subscription without nats-server's word: %s", error)
         finally:
             self._forget(sid)
-
-    # -- its life
 
     def _denied(self, text: str) -> None:
         _log.warning("nats-server refused: %s", text)
@@ -270,7 +283,7 @@ class NatsBus:
 
 
 @asynccontextmanager
-async def open_bus(config: BusConfig, *, opening: Callable[[NatsBus], None] | None = None) -> AsyncIterator[NatsBus]:
+async def open_bus(config: BusConfig, *, opening: Callable[[Bus], None] | None = None) -> AsyncIterator[Bus]:
     """Connect; on leaving wait for handlers that run, then close.
 
     A nats-server that refuses the credential is asked again, with what the credential's file holds by then, until it
@@ -282,7 +295,7 @@ async def open_bus(config: BusConfig, *, opening: Callable[[NatsBus], None] | No
     Raises:
         NotConnected: no nats-server answered within `connect_timeout`; says at which address and why.
     """
-    bus = NatsBus(config)
+    bus = Bus(config)
     if opening is not None:
         opening(bus)
     await bus.open()

@@ -36,9 +36,9 @@ _REFUSAL: Final = re.compile(
 )
 _REFUSED: Final = "refused"
 _FIRST_NUMBER: Final = 1_000_000_000
-"""The first number of the bus's own subscriptions; nats-py numbers its from 1."""
+"""Of the bus's own subscriptions; nats-py numbers its from 1."""
 LONGEST_SUBJECT: Final = 3500
-"""Characters. nats-server disconnects a client whose line of subject, reply address and sizes has more than 4096."""
+"""Characters. nats-server disconnects a client whose line has more than 4096."""
 MAX_CHUNK: Final = 512 * 1024
 """Bytes of a body that go in one message; a larger one goes in chunks."""
 _HEADROOM: Final = 16 * 1024
@@ -48,7 +48,7 @@ _CONGESTED: Final = 4 * 1024 * 1024
 _RECONNECT_S: Final = (0.05, 0.4)
 """Between two attempts: a random time in this range, so that a thousand clients do not come back at once."""
 _REFUSED_PAUSE_S: Final = (0.2, 0.8)
-"""Before a credential that was refused is tried again: a random time in this range."""
+"""The same where a credential was refused."""
 _NO_CREDENTIAL: Final = "asks for a credential, and there is none (SMCP_NATS_CREDS)"
 _NOTICE_S: Final = 1.0
 """A first connection that takes longer is logged."""
@@ -116,8 +116,6 @@ class NatsClient:
     def jetstream(self, timeout: float) -> JetStreamContext:
         return self._nats.jetstream(timeout=timeout)
 
-    # -- its life
-
     async def open(self, inbox_prefix: str) -> None:
         """Connect. A nats-server that refuses the credential is asked again until it takes it.
 
@@ -156,7 +154,7 @@ class NatsClient:
                 await self._nats.connect(**options)
                 await self._standing.wait()
                 raise_if_cancelled()
-                await self._round_trip()
+                await self.flush(config.connect_timeout)
         except (TimeoutError, BusError, nats_errors.Error) as error:
             await self._socket.end(self._nats)
             why = f"could not be reached within {config.connect_timeout:g} s: {_worded(self._last_error or error)}"
@@ -212,14 +210,12 @@ class NatsClient:
         self._last_error = error
         _log.debug("nats-py: %r", error)
         opening = self._opening
-        # one line for each turn of an outage: connecting goes on several times a second
         if not _REFUSAL.search(str(error)):
             if self._trouble == _REFUSED:
-                _log.warning("nats-server at %s cannot be reached now: %s", self._config.hosts, _worded(error))
                 self._trouble = "unreachable"
             return
         if self._trouble != _REFUSED and (self._trouble or opening is not None):
-            if self._config.patient:
+            if self._config.patient:  # one line for each turn of an outage: there are several attempts a second
                 words = "nats-server at %s %s; connecting again until it is taken"
                 _log.warning(words, self._config.hosts, self._objection)
             self._trouble = _REFUSED
@@ -232,8 +228,6 @@ class NatsClient:
     def _objection(self) -> str:
         credentials = self._config.credentials
         return f"refuses {credentials}" if credentials else _NO_CREDENTIAL
-
-    # -- its watchers
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         self._watchers.append(watcher)
@@ -259,8 +253,6 @@ class NatsClient:
                 watcher(what)
             except Exception:  # noqa: BLE001 -- one that fails must not keep the others from closing their gates
                 _log.exception("a watcher of the connection failed")
-
-    # -- the servers
 
     @property
     def server(self) -> ParseResult | None:
@@ -314,15 +306,12 @@ class NatsClient:
             _log.error("nats-server said: %s", text)
         self._socket.close()
 
-    # -- sending
-
     @property
     def congested(self) -> bool:
         return self._socket.unwritten > _CONGESTED
 
     def check(self, subject: str, size: int, head: int) -> None:
-        """Raise as `Bus.publish` where `size` bytes of body and `head` bytes of headers cannot go to `subject` now, and
-        ValueError where that is no subject."""
+        """Raise as `Bus.publish` where so many bytes cannot go to `subject` now, and ValueError where that is none."""
         if not self._socket.up:
             raise NotConnected("not connected to nats-server")
         if subject.split() != [subject] or len(subject) > LONGEST_SUBJECT:
@@ -331,8 +320,7 @@ class NatsClient:
             raise BodyTooLarge(size, self.max_payload - head)
 
     def send(self, subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
-        """Write one message that was checked; it leaves with this round of the loop, together with the others. Dropped
-        where there is no connection."""
+        """Write one message that was checked, with this round of the loop. Dropped where there is no connection."""
         if not self._socket.up:
             return
         size = len(head) + len(body)
@@ -343,13 +331,12 @@ class NatsClient:
         self._socket.send(start, head, body, b"\r\n")
 
     def send_later(self, call: Callable[[], None]) -> None:
-        """Have `call` send when this round of the loop ends. What it sends is written where it would be if it was sent
-        now: before what is sent after this."""
+        """Have `call` send when this round of the loop ends; that is written before all else that is sent in it."""
         self._socket.send_later(call)
 
     async def room(self, deadline: float) -> None:
-        """Wait until most of what was written has gone to the kernel; NotConnected where the connection broke meanwhile
-        or `deadline` (loop time) has passed."""
+        """Wait until most of what was written has gone to the kernel. Raises NotConnected: the connection broke, or
+        `deadline` (loop time) has passed."""
         try:
             async with asyncio.timeout_at(deadline):
                 while self.congested:
@@ -359,21 +346,16 @@ class NatsClient:
             raise NotConnected("nats-server does not take what is sent") from error
 
     async def flush(self, timeout: float) -> None:
-        """Wait until nats-server has taken all that was sent before; NotConnected, ConnectionLost or RequestTimedOut
-        where it may not have."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._round_trip()
-        except TimeoutError as error:
-            raise RequestTimedOut("nats-server did not answer in time") from error
-
-    async def _round_trip(self) -> None:
+        """Wait until nats-server has taken all that was sent before. Raises NotConnected, ConnectionLost,
+        RequestTimedOut: it may not have."""
         if not self.up:
             raise NotConnected("not connected to nats-server")
-        if not await self._socket.ping():
-            raise ConnectionLost("the connection to nats-server broke")
-
-    # -- subscribing
+        try:
+            async with asyncio.timeout(timeout):
+                if not await self._socket.ping():
+                    raise ConnectionLost("the connection to nats-server broke")
+        except TimeoutError as error:
+            raise RequestTimedOut("nats-server did not answer in time") from error
 
     def attach(self, subject: str, queue: str, receive: Receiver) -> int:
         """Subscribe; again after every reconnect, until `detach`. Returns the subscription's number."""

@@ -60,10 +60,7 @@ def load_credentials(path: Path) -> Credentials:
 
 
 def renewed(credentials: Credentials) -> Credentials:
-    """What its file holds now, where that is still a credential of this name and inbox; else `credentials` as they are.
-
-    So a secret that was replaced on both sides is taken up by processes that run.
-    """
+    """What its file holds now (a secret may be renewed), if that is a credential of this name and inbox."""
     if credentials.file is None:
         return credentials
     try:
@@ -88,10 +85,7 @@ def configured_credentials(path: Path | None) -> Credentials | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusConfig:
     url: str
-    """`nats://host:port`, several with commas; a comma in a name or password is `%2C`, as in every URL.
-
-    With `tls://` nothing is said to a server that has no TLS, or another's certificate.
-    """
+    """`nats://host:port` or `tls://host:port`, several with commas; a comma in a name or password is `%2C`."""
     credentials: Credentials | None = None
     ca: Path | None = None
     """The certificates (PEM) that a server's own is checked against; None: those of the system."""
@@ -105,8 +99,7 @@ class BusConfig:
     process: str | None = None
     """The process id; None makes one."""
     connect_timeout: float = 10.0
-    """Seconds in which nats-server has to answer first. One that refuses the credential has answered, and is asked
-    again. A connection that stood once comes back by itself, for ever."""
+    """Seconds in which nats-server has to answer first, if only by refusing the credential."""
     patient: bool = True
     """Whether a refused credential is tried again until it is taken, as services do; a command gives up."""
     drain_timeout: float = 5.0
@@ -126,7 +119,7 @@ class BusConfig:
 
 @dataclass(frozen=True, slots=True)
 class BusStats:
-    """`measured_bus` says what each number is of."""
+    """`measure_bus` says what each number is of."""
 
     pending: int
     running: int

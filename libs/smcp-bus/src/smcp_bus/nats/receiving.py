@@ -27,7 +27,7 @@ from smcp_bus.nats.wire import NOTE_HEAD, SIZE, decode_head, encode_head, withou
 from smcp_proto.errors import ANSWER_TOO_LARGE, Internal, TooLarge, Unavailable
 
 if TYPE_CHECKING:
-    from smcp_bus.nats.bus import NatsBus
+    from smcp_bus.nats.bus import Bus
 
 _log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Serving:
     average; else one of the office with the most is. Notifications are handled as they arrive.
     """
 
-    bus: "NatsBus"
+    bus: "Bus"
     subject: str
     handler: Callable[[Incoming], Awaitable[Reply | None]]
     _: KW_ONLY

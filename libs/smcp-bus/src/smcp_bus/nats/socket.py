@@ -1,13 +1,12 @@
 """The socket under nats-py: the only file that touches nats-py's inside, by two names (see `carry` and `end`).
 
-nats-py connects, greets, pings and reconnects on it (as its `Transport`, which is public). What is for the bus never
-reaches nats-py: messages of the bus's subscriptions, answers to its pings, and objections of nats-server are taken out
-of the stream here. Why (nats-py 2.16):
+nats-py connects, greets, pings and reconnects on it (as its `Transport`, which is public). Messages of the bus's
+subscriptions, answers to its pings, and objections of nats-server are taken out of the stream here. Why (nats-py 2.16):
 
 - Messages pass through one queue and one task per subscription there; here a receiver is called where the message
   comes, so nothing of an old connection is handled after its end was reported, and an answer costs one future.
-- Its `publish` may swallow a cancellation while its buffer is full, and keeps unsent commands over a reconnect; here
-  writing is synchronous, and what was not sent when the connection broke is forgotten: its senders got an error.
+- Its `publish` may swallow a cancellation, and keeps unsent commands over a reconnect; here writing is synchronous, and
+  what was not sent when the connection broke is forgotten: its senders got an error.
 - It closes for good at any `-ERR` but a permission violation; here the connection is broken off, so it reconnects.
 - A late PONG whose waiter has gone kills its read loop.
 - It waits when it closes until a dead peer has taken what was written; here the socket is aborted.
@@ -48,8 +47,7 @@ def drop(transport: asyncio.WriteTransport) -> None:
 
 _UNACKNOWLEDGED_S: Final = 6
 """A connection is broken if its other end acknowledges nothing of what was sent for so long (seconds): that leaves time
-to connect to another node of NATS and renew a lease of 10 s. A slow connection still acknowledges, while the answer to
-a ping waits behind the data."""
+to connect to another node of NATS and renew a lease of 10 s. A slow connection still acknowledges."""
 _USER_TIMEOUT: Final[int | None] = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux alone has it
 _MOST_GATHERED: Final = 64 * 1024
 """Bytes from which what is sent is written at once: to keep more saves nothing."""
@@ -139,8 +137,8 @@ class Socket(Transport):
         self._gathered: list[bytes | memoryview] = []
         """What is written at the end of this round of the loop, to the present connection."""
         self._gathered_bytes = 0
-        self._later: list[tuple[int, Callable[[], None]]] = []
-        """Where in it, and what to call for what is written there."""
+        self._later: list[Callable[[], None]] = []
+        """What to call for what is written before it."""
         self.server: ParseResult | None = None
         """The URL of the server that is connected to, or that is tried."""
         self.up = False
@@ -194,18 +192,15 @@ class Socket(Transport):
     def send_later(self, call: Callable[[], None]) -> None:
         if not self._gathered and not self._later:
             self._loop.call_soon(self._write_gathered)
-        self._later.append((len(self._gathered), call))
+        self._later.append(call)
 
     def _write_gathered(self) -> None:
         if self._later:
             later, self._later = self._later, []
             gathered, self._gathered = self._gathered, []
-            start = 0
-            for at, call in later:
-                self._gathered += gathered[start:at]
+            for call in later:
                 call()
-                start = at
-            self._gathered += gathered[start:]
+            self._gathered += gathered
         parts, self._gathered, self._gathered_bytes = self._gathered, [], 0
         if not parts or self._line is None or self._line.transport is None:
             return
@@ -215,7 +210,7 @@ class Socket(Transport):
             self.close()
 
     def ping(self) -> "asyncio.Future[bool]":
-        """A future that is True when nats-server has taken all that was sent before, False if the connection broke."""
+        """True when nats-server has taken all that was sent before, False if the connection broke."""
         pong: asyncio.Future[bool] = self._loop.create_future()
         self._pongs.append(pong)
         self.send(_PING)

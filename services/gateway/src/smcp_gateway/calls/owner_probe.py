@@ -16,8 +16,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.bus import OWN_LAG_S, Bus, BusError, NoResponder, Reply, RequestTimedOut
+from smcp_bus.bus import OWN_LAG_S, BusError, NoResponder, Reply, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_gateway.calls.table import STILL_S, CallTable, PendingCall

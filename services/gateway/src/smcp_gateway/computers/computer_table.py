@@ -11,8 +11,8 @@ from typing import Final
 
 from smcp_auth.quotas import Quotas
 from smcp_bus import subjects
-from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Observe
+from smcp_bus.nats.bus import Bus
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import MAX_REQUESTS, Ownership
 from smcp_bus.registry_client import AT_ONCE, RegistryClient

@@ -19,10 +19,11 @@ from opentelemetry.trace import Span, use_span
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import exact_json, subjects
-from smcp_bus.bus import BodyTooLarge, Bus, BusError, Headers, NoResponder, NotConnected, Reply, RequestTimedOut
+from smcp_bus.bus import BodyTooLarge, BusError, Headers, NoResponder, NotConnected, Reply, RequestTimedOut
 from smcp_bus.callers import Rights, to_headers, without_tools
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import ERROR, NOT_RUN, PROGRESS, REQ_ID
+from smcp_bus.nats.bus import Bus
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error

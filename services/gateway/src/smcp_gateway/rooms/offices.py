@@ -15,9 +15,10 @@ from typing import Any, Final
 import orjson
 
 from smcp_bus import exact_json, subjects
-from smcp_bus.bus import Bus, Connection, Incoming, Subscription
+from smcp_bus.bus import Connection, Incoming, Subscription
 from smcp_bus.callers import Caller, with_caller
 from smcp_bus.headers import EPOCH, NOTIFICATION_ID, SUBJECT
+from smcp_bus.nats.bus import Bus
 from smcp_bus.outbox import missed_body
 from smcp_bus.tracing import caused_by
 from smcp_gateway.computers.socketio_computer import CANCEL_EVENT

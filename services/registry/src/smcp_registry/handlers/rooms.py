@@ -15,10 +15,10 @@ from pydantic import BaseModel
 
 from smcp_bus import registry_contract as contract
 from smcp_bus import subjects
-from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
 from smcp_bus.limits import Buckets, Rate
+from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import AssertedMember, AssertOutcome
 from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of

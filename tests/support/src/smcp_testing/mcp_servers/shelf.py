@@ -4,13 +4,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from smcp_proto.uris import DpeUri, parse_dpe_uri
 from smcp_testing.mcp_servers.dpe_formats import in_format
 
 HOST: Final = "com.example.desk"
 JSON: Final = "application/json"
+
+
+DEFAULTS: Final = {"format": "json", "depth": "metadata", "offset": "0", "limit": "20", "categories": ""}
+"""The parameters of a query (finder.txt, 查询参数)."""
 
 
 @dataclass
@@ -57,9 +61,9 @@ class Shelf:
             return item.contents
         if uri.startswith("dpe://"):
             try:
-                asked = parse_dpe_uri(uri)
-                found = self._document_level(asked)
-                found = None if found is None else in_format(found, asked.level, asked.format)
+                asked, query = parse_dpe_uri(uri), DEFAULTS | dict(parse_qsl(urlsplit(uri).query))
+                found = self._document_level(asked, query)
+                found = None if found is None else in_format(found, asked.level, query["format"])
             except (ValueError, LookupError):
                 found = None
             if found is not None:
@@ -94,7 +98,7 @@ class Shelf:
                 found = []
         return [text for text in found if text.startswith(value)]
 
-    def _document_level(self, uri: DpeUri) -> dict[str, Any] | None:
+    def _document_level(self, uri: DpeUri, query: dict[str, str]) -> dict[str, Any] | None:
         if uri.host != self.host:
             return None
         if uri.doc_ref is None:
@@ -102,11 +106,12 @@ class Shelf:
             return {"documents": summaries, "total_count": len(summaries)}
         document = self.documents[uri.doc_ref]
         if uri.page is not None:
-            return _page(self.host, document, uri)
+            return _page(self.host, document, uri, query["categories"])
         if uri.element is not None:
             return _element(self.host, document, uri.element)
         found = _summary(self.host, document)
-        if uri.depth == "pages":
+        if query["depth"] == "pages":
+            offset, limit = int(query["offset"]), int(query["limit"])
             pages = [
                 {
                     "page_index": number,
@@ -117,8 +122,8 @@ class Shelf:
                 }
                 for number, page in enumerate(document["pages"])
             ]
-            found["pages"] = pages[uri.offset : uri.offset + uri.limit]
-            found |= {"page_offset": uri.offset, "page_limit": uri.limit, "page_total": len(pages)}
+            found["pages"] = pages[offset : offset + limit]
+            found |= {"page_offset": offset, "page_limit": limit, "page_total": len(pages)}
         return found
 
 
@@ -172,13 +177,13 @@ def _summary(host: str, document: dict[str, Any]) -> dict[str, Any]:
     return {"page_count": len(document["pages"]), "uri": document_uri(host, document["doc_ref"]), **said}
 
 
-def _page(host: str, document: dict[str, Any], uri: DpeUri) -> dict[str, Any]:
+def _page(host: str, document: dict[str, Any], uri: DpeUri, categories: str) -> dict[str, Any]:
     assert uri.page is not None
     page = document["pages"][uri.page]
     elements = [
         {name: value for name, value in element.items() if name != "metadata"}
         for element in page["elements"]
-        if not uri.categories or element["category"] in uri.categories
+        if not categories or element["category"] in categories.split(",")
     ]
     return {
         "page_index": uri.page,
