@@ -27,12 +27,7 @@ SEAT_TAKEN_ACK: Final = [
 ]
 """The acknowledgement of a join if the office has an Agent already."""
 
-INTERNAL: Final = (
-    *registry_contract.SERVER_ROWS.values(),
-    *registry_contract.HOST_ROWS.values(),
-    *registry_contract.CLIENT_ROWS.values(),
-    *registry_contract.OPERATOR_ROWS.values(),
-)  # fmt: skip
+INTERNAL: Final = tuple(registry_contract.ROWS.values())
 """What processes ask each other beside the events."""
 NOT_ON_BUS: Final = frozenset({"server:tool_progress", "notify:tool_progress"})
 """Events between a client and its gateway: over the bus they go as notes before a reply (ADR 0045)."""

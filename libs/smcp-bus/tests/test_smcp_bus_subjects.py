@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from smcp_bus import subjects
 from smcp_bus.callers import Caller
-from smcp_bus.subjects import computer_route, host_route, registry_route
+from smcp_bus.subjects import route
 from smcp_proto.member_names import check_name
 
 LITERALS = [
@@ -44,7 +44,7 @@ def test_subjects_have_this_exact_form(built: str, literal: str) -> None:
 
 @given(office=names, name=names)
 def test_the_caller_of_a_registry_is_read_from_the_subject(office: str, name: str) -> None:
-    row, caller = registry_route(subjects.server(office, "computer", name, "list_room"))
+    row, caller = route(subjects.server(office, "computer", name, "list_room"))
     assert (row.event, caller) == ("server:list_room", Caller(role="computer", office=office, name=name))
 
 
@@ -69,14 +69,14 @@ def test_no_name_adds_a_token_or_a_wildcard_to_a_subject(office: str, name: str)
 )
 def test_a_subject_of_another_form_names_no_member(subject: str) -> None:
     with pytest.raises(ValueError, match=r"subject|name"):
-        registry_route(subject)
+        route(subject)
 
 
 def test_a_computer_is_asked_by_the_agent_of_the_office_in_the_subject() -> None:
-    row, caller = computer_route("smcp.v1.lab.client.a=2Eb.resources_list")
+    row, caller = route("smcp.v1.lab.client.a=2Eb.resources_list")
     assert (row.event, caller) == ("client:resources/list", Caller(role="agent", office="lab"))
 
 
 def test_a_process_is_read_with_its_credential() -> None:
-    row, caller = host_route("smcp.hosts.v1.host-1.ab12.lease")
+    row, caller = route("smcp.hosts.v1.host-1.ab12.lease")
     assert (row.event, caller.name, caller.session) == ("hosts:lease", "host-1", "ab12")

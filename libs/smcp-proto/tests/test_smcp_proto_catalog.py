@@ -1,7 +1,5 @@
 """The catalog, literally: a change of an event is a change of this table."""
 
-from typing import get_args
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,6 @@ from smcp_proto.catalog import (
     CATALOG,
     INTERNAL_VERBS,
     Ack,
-    Prefix,
     Row,
     SizeClass,
     TimeClass,
@@ -198,9 +195,9 @@ def test_each_row_names_its_protocol_page() -> None:
 @pytest.mark.parametrize("row", CATALOG.values(), ids=lambda row: row.event)
 def test_a_known_event_is_found_by_its_name_and_by_its_verb(row: Row) -> None:
     prefix = row.event.partition(":")[0]
-    assert prefix in get_args(Prefix)
+    assert prefix in ("client", "server", "notify")
     assert lookup(row.event) is row
-    assert by_verb(prefix, row.verb) is row  # type: ignore[arg-type]
+    assert by_verb(prefix, row.verb) is row
 
 
 def test_only_a_call_carries_a_large_body() -> None:

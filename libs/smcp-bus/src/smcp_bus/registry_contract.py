@@ -313,7 +313,6 @@ OFFICES: Final = Row("operators:offices", OfficesQuestion, Offices, source=SOURC
 SHOW_ROOM: Final = Row("operators:room", RoomQuestion, Room, source=SOURCE)
 RECORDS: Final = Row("operators:records", RecordsQuestion, Records, source=SOURCE)
 
-SERVER_ROWS: Final = {row.verb: row for row in (CONFIRM, FIND, APPROVAL)}
-HOST_ROWS: Final = {row.verb: row for row in (LEASE, GATEWAY_LEASE, ASSERT, ALIVE)}
-CLIENT_ROWS: Final = {row.verb: row for row in (PENDING,)}
-OPERATOR_ROWS: Final = {row.verb: row for row in (OFFICES, SHOW_ROOM, RECORDS)}
+_ROWS: Final = (CONFIRM, FIND, APPROVAL, LEASE, GATEWAY_LEASE, ASSERT, ALIVE, PENDING, OFFICES, SHOW_ROOM, RECORDS)
+ROWS: Final = {(row.event.partition(":")[0], row.verb): row for row in _ROWS}
+"""By prefix and verb."""

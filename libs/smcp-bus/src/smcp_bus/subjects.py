@@ -12,15 +12,14 @@ Names stand encoded in them (`smcp_proto.member_names`), so each is one token.
 """
 
 import logging
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, cast, get_args
+from typing import Final
 
 from smcp_bus import registry_contract
 from smcp_bus.bus import NO_HEADERS, Headers, Incoming, Reply, RequestHandler, Subscription, once_connected
 from smcp_bus.callers import Caller, from_headers
 from smcp_bus.dispatch import Answer, Dispatcher, failed
-from smcp_bus.headers import ERROR, SUBJECT
+from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import Bus
 from smcp_proto import catalog
 from smcp_proto.catalog import Row
@@ -96,14 +95,6 @@ def operators(credential: str, verb: str) -> str:
     return f"{OPERATORS}.{encode_name(credential)}.{verb}"
 
 
-def tokens(subject: str, pattern: str) -> list[str]:
-    """The tokens of `subject` where `pattern` has a `*`; ValueError where the subject is of another form."""
-    parts, form = subject.split("."), pattern.split(".")
-    if len(parts) != len(form) or any(wanted not in ("*", part) for part, wanted in zip(parts, form, strict=True)):
-        raise ValueError("a subject of another form")
-    return [part for part, wanted in zip(parts, form, strict=True) if wanted == "*"]
-
-
 def template(subject: str) -> str:
     """The subject with placeholders for the names in it: few enough of them to group by, for traces."""
     parts = subject.split(".")
@@ -138,50 +129,29 @@ def verb_of(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 
-Route = Callable[[str, Headers], tuple[Row, Caller]]
-"""Reads the row and the caller from a subject and its headers; ValueError where it says none."""
+def route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller]:
+    """The event of a request and its caller, to whom nats-server's permissions bind the subject.
 
-
-def registry_route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller]:
-    """`smcp.v1.<office>.server.<role>.<name>.<verb>`: the caller is the member named in it, to whom nats-server's
-    permissions bind the subject."""
-    office, role, name, verb = tokens(subject, SERVER_ALL)
-    if role not in get_args(Role):
-        raise ValueError("a subject of no role")
-    caller = Caller(role=cast("Role", role), office=decode_name(office), name=decode_name(name))
-    return _known(registry_contract.SERVER_ROWS.get(verb) or catalog.by_verb("server", verb)), caller
-
-
-def computer_route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller]:
-    """`smcp.v1.<office>.client.<computer>.<verb>`: the caller is the office's Agent, vouched for by its gateway."""
-    office, _, verb = tokens(subject, f"{ROOT}.*.client.*.*")
-    row = registry_contract.CLIENT_ROWS.get(verb) or catalog.by_verb("client", verb)
-    if SUBJECT not in headers:  # a gateway without authentication knows no more
-        return _known(row), Caller(role="agent", office=decode_name(office))
-    return _known(row), from_headers(headers, decode_name(office))
-
-
-def host_route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller]:
-    """`smcp.hosts.v1.<credential>.<process>.<verb>`: the caller is that process (or, for `alive`, the registry)."""
-    credential, process, verb = tokens(subject, f"{HOSTS}.*.*.*")
-    caller = Caller(role="computer", office="", name=decode_name(credential), session=process)
-    return _known(registry_contract.HOST_ROWS.get(verb)), caller
-
-
-def operator_route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller]:
-    """`smcp.operators.v1.<credential>.<verb>`: the caller is the holder of that credential, a member of no office."""
-    credential, verb = tokens(subject, OPERATORS_ALL)
-    caller = Caller(role=None, office="", name=decode_name(credential))
-    return _known(registry_contract.OPERATOR_ROWS.get(verb)), caller
-
-
-def _known(row: Row | None) -> Row:
+    Raises ValueError: the subject says none.
+    """
+    match subject.split("."):
+        case ["smcp", "v1", office, "server", ("agent" | "computer") as role, name, verb]:
+            prefix, caller = "server", Caller(role, decode_name(office), decode_name(name))
+        case ["smcp", "v1", office, "client", _, verb]:  # the office's Agent, vouched for by its gateway
+            prefix, caller = "client", from_headers(headers, decode_name(office))
+        case ["smcp", "hosts", "v1", credential, process, verb]:  # that process; of `alive` the registry
+            prefix, caller = "hosts", Caller("computer", "", decode_name(credential), session=process)
+        case ["smcp", "operators", "v1", credential, verb]:
+            prefix, caller = "operators", Caller(None, "", decode_name(credential))
+        case _:
+            raise ValueError("a subject of no known form")
+    row = registry_contract.ROWS.get((prefix, verb)) or catalog.by_verb(prefix, verb)
     if row is None:
-        raise ValueError("no such event")
-    return row
+        raise ValueError("a subject of no known event")
+    return row, caller
 
 
-def request_handler(dispatcher: Dispatcher, route: Route) -> RequestHandler:
+def request_handler(dispatcher: Dispatcher) -> RequestHandler:
     async def handle(incoming: Incoming) -> Reply:
         try:
             row, caller = route(incoming.subject, incoming.headers)
@@ -202,9 +172,9 @@ def request_handler(dispatcher: Dispatcher, route: Route) -> RequestHandler:
     return handle
 
 
-async def serve_requests(bus: Bus, dispatcher: Dispatcher, subject: str, route: Route) -> Subscription:
+async def serve_requests(bus: Bus, dispatcher: Dispatcher, subject: str) -> Subscription:
     """Serve a subject from the start of a process on."""
-    return await once_connected(lambda: bus.serve(subject, request_handler(dispatcher, route)))
+    return await once_connected(lambda: bus.serve(subject, request_handler(dispatcher)))
 
 
 def to_reply(answer: Answer) -> Reply:

@@ -17,8 +17,6 @@ from pydantic import BaseModel
 from smcp_proto import schemas
 from smcp_proto.member_names import Role
 
-Prefix = Literal["client", "server", "notify"]
-
 AGENT: Final[frozenset[Role]] = frozenset({"agent"})
 COMPUTER: Final[frozenset[Role]] = frozenset({"computer"})
 MEMBER: Final[frozenset[Role]] = frozenset({"agent", "computer"})
@@ -207,7 +205,7 @@ def lookup(event: str) -> Row | None:
     return _unknown(prefix, verb)
 
 
-def by_verb(prefix: Prefix, verb: str) -> Row | None:
+def by_verb(prefix: str, verb: str) -> Row | None:
     """The row of what arrives on the bus under `prefix` with `verb`; unknown ones as in `lookup`."""
     return _BY_VERB.get((prefix, verb)) or _unknown(prefix, verb)
 

@@ -22,7 +22,7 @@ from smcp_bus.operations import measure_lease, open_service_bus
 from smcp_bus.ownership import MAX_REQUESTS, Ownership, owned
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
-from smcp_bus.subjects import computer_route, host_route, request_handler, serve_requests
+from smcp_bus.subjects import request_handler, serve_requests
 from smcp_bus.tracing import bus_spans, caused_by
 from smcp_computer.computer import EVENTS, Computer, Options
 from smcp_computer.config.file import ComputerConfig
@@ -139,11 +139,11 @@ async def _serving(bus: Bus, computer: Computer, ownership: Ownership, membershi
     """Serve the Computer's subjects and follow the notifications of its office while the body runs. On leaving, what
     runs is waited for (bounded). Raises BusError: nats-server does not permit it."""
     seat, notifications = computer.seat, _OfficeNotifications(computer, ownership, membership)
-    handler = owned(request_handler(computer.dispatcher, computer_route), ownership.refusal)
+    handler = owned(request_handler(computer.dispatcher), ownership.refusal)
     host = subjects.hosts(bus.credential, bus.process, registry_contract.ALIVE.verb)
     calls = subjects.client_all(seat.office, seat.computer)
     subscriptions: list[Subscription] = [
-        await serve_requests(bus, computer.dispatcher, host, host_route),
+        await serve_requests(bus, computer.dispatcher, host),
         await once_connected(lambda: bus.serve(calls, handler, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS)),
         await once_connected(lambda: bus.listen(subjects.notify_all(seat.office), notifications.heard)),
     ]

@@ -13,7 +13,7 @@ from smcp_bus.audit import Trail
 from smcp_bus.dispatch import Dispatcher, Handler
 from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
-from smcp_bus.subjects import host_route, serve_requests
+from smcp_bus.subjects import serve_requests
 from smcp_bus.tracing import client_spans, counted, log_fields
 from smcp_gateway.audit import Audit
 from smcp_gateway.background_tasks import BackgroundTasks
@@ -168,7 +168,7 @@ class Gateway:
         stop_watching = self._bus.watch(self._generations.on_connection)
         subject = subjects.hosts(self._bus.credential, self.process, "alive")
         answers = Dispatcher({"hosts:alive": partial(alive, sessions=self.sessions)})
-        serving = await serve_requests(self._bus, answers, subject, host_route)
+        serving = await serve_requests(self._bus, answers, subject)
         works = {
             "owner probe": self._probe.run(),
             "repair": self._repair.run(),

@@ -14,7 +14,7 @@ from smcp_bus.bus import Incoming, Reply, RequestHandler, once_connected
 from smcp_bus.dispatch import Dispatcher
 from smcp_bus.headers import CLAIM, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
 from smcp_bus.nats.bus import Bus
-from smcp_bus.subjects import host_route, operator_route, registry_route, request_handler
+from smcp_bus.subjects import request_handler
 from smcp_bus.tracing import bus_spans, counted, log_fields
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit, audit_plan, read_records
@@ -161,14 +161,14 @@ def handled_once(handle: RequestHandler) -> RequestHandler:
 async def _serving(bus: Bus, dispatcher: Dispatcher) -> AsyncIterator[None]:
     served = [
         await once_connected(
-            partial(bus.serve, subject, handled_once(request_handler(dispatcher, route)), queue=subjects.REGISTRY_QUEUE)
+            partial(bus.serve, subject, handled_once(request_handler(dispatcher)), queue=subjects.REGISTRY_QUEUE)
         )
-        for subject, route in (
-            (subjects.SERVER_ALL, registry_route),
-            (subjects.HOSTS_LEASE_ALL, host_route),
-            (subjects.HOSTS_GATEWAY_LEASE_ALL, host_route),
-            (subjects.HOSTS_ASSERT_ALL, host_route),
-            (subjects.OPERATORS_ALL, operator_route),
+        for subject in (
+            subjects.SERVER_ALL,
+            subjects.HOSTS_LEASE_ALL,
+            subjects.HOSTS_GATEWAY_LEASE_ALL,
+            subjects.HOSTS_ASSERT_ALL,
+            subjects.OPERATORS_ALL,
         )
     ]
     try:

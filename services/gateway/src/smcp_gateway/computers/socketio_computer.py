@@ -20,7 +20,7 @@ from smcp_bus.dispatch import Call, Dispatcher, Handler, RawJson
 from smcp_bus.outbox import Outbox
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, RunningCall, Seat, Stop, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
-from smcp_bus.subjects import computer_route, request_handler, to_reply
+from smcp_bus.subjects import request_handler, to_reply
 from smcp_bus.tracing import bus_spans, carried
 from smcp_gateway.computers.answers import expected_fields, large_result, of_acknowledgement, read_error, result_of
 from smcp_gateway.computers.subscriptions import Subscriptions
@@ -98,7 +98,7 @@ class SocketIoComputer:
             observe=table.observe,
             max_values=table.max_values,
         )
-        self._dispatch = request_handler(self._dispatcher, computer_route)
+        self._dispatch = request_handler(self._dispatcher)
 
     @property
     def is_open(self) -> bool:
