@@ -92,7 +92,6 @@ async def test_without_nats_the_command_is_alive_and_then_ends_with_an_error_mes
         env = {"SMCP_NATS_URL": f"nats://127.0.0.1:{port}", "SMCP_GATEWAY_PORT": "0", "SMCP_LOG_FORMAT": "json"}
         async with service_process(*born(COMMAND, knows=COMMANDS), env=env) as process:
             url = (await process.logged("listening"))["url"]
-            await process.logged(f"NATS at 127.0.0.1:{port} does not answer yet; trying for 10 s")
             async with aiohttp.ClientSession() as http:
                 expected = {"livez": 200, "readyz": 503, "socket.io/?EIO=4&transport=polling": 503}
                 for path, status in expected.items():

@@ -41,13 +41,11 @@ MOST_WAITING: Final = 10_000
 MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
 """The same in bytes: with arguments and results a record has up to some 128 KiB."""
 SENT_AGAIN: Final = 1000
-"""How many waiting records are sent again at a time."""
 LONGEST_NAME: Final = 512
 """Bytes of a name that may be legal: 128 characters (`member_names`)."""
 LONGEST_TEXT: Final = 256
 """Bytes of any other text."""
 LONGEST_CONTENT: Final = 64 * 1024
-"""Bytes of arguments or of a result."""
 REFUSAL_RATE: Final = Rate(10 / 60, 25 * 60)
 """Recorded refusals of one sender: 250 at once, then 10 a minute, so one sender fills 256 MiB in four days."""
 
@@ -145,12 +143,10 @@ class Trail:
 
     @property
     def waiting(self) -> int:
-        """Records that the sink has not taken."""
         return len(self._waiting)
 
     @property
     def problem(self) -> str | None:
-        """Why records are not taken now."""
         return self._why if self._failing else None
 
     def check(self) -> None:
@@ -215,7 +211,6 @@ class Trail:
             event.arguments = _TOO_LONG if len(arguments) > LONGEST_CONTENT else redacted(event.arguments)
 
     def taken(self, number: int) -> None:
-        """The sink has the record."""
         if (waiting := self._waiting.pop(number, None)) is None:
             return
         self.written += 1
@@ -227,7 +222,6 @@ class Trail:
         _answer(waiting, is_written=True)
 
     def refused(self, number: int, why: str) -> None:
-        """The sink does not take the record now."""
         if (waiting := self._waiting.get(number)) is None or waiting.failed:
             return
         waiting.failed = True

@@ -64,11 +64,8 @@ class StreamSink:
         # Nobody else who may write into this process's inbox can guess where its answers arrive.
         self._reply = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
         self._gathering: _Batch | None = None
-        """The records of this round of the loop."""
         self._batches: dict[int, _Batch] = {}
-        """By number of each record that is not answered."""
         self._leaving: dict[_Batch, None] = {}
-        """What is published at the end of this round."""
         # Nor the ids: who published one first would have our record dropped as its duplicate.
         self._id = f"{MESSAGE_ID}: {secrets.token_hex(16)}-".encode()
         self._subscription = self._client.attach(f"{self._reply}*", "", self._answered)

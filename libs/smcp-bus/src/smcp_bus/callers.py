@@ -26,7 +26,6 @@ from smcp_proto.schemas.tools import OnBehalf
 DELEGATES: Final = "delegates"
 """In CONNECT's `auth`, true: the client will call for users, so a token that may not is refused at once."""
 CALLER_KEY: Final = "caller_key"
-"""The field of `auth` in Socket.IO's CONNECT."""
 FIELD: Final = "a2c_caller"
 """The field of a request: `{"key", "subject", "rights"?, "traceparent"?, "tracestate"?}`."""
 ANY: Final = ("*",)
@@ -120,7 +119,6 @@ class Caller:
 
 
 def to_headers(caller: Caller) -> Headers:
-    """Of a request to a Computer."""
     if caller.rights is None:
         return NO_HEADERS
     return {SUBJECT: caller.subject, RIGHTS: _written(caller.rights)}

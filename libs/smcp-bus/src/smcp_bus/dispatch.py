@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cache
 from typing import Any, Final, TypeVar
 
 from opentelemetry.trace import INVALID_SPAN, Span
@@ -36,7 +35,6 @@ from smcp_proto.errors import (
     TooLarge,
     Unavailable,
 )
-from smcp_proto.member_names import Role
 from smcp_proto.schemas.base import MAX_REQ_ID_LENGTH, NO_CONTROL_CHARACTERS
 from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_proto.validation import malformed
@@ -46,7 +44,6 @@ from smcp_proto.validation import malformed
 class RawJson:
     body: bytes
     failure: str | None = None
-    """See `Answer`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +62,6 @@ class Call:
     sent: bool = False
     """It went to its Computer, which may have run it whatever it answers: a gateway's handler sets this."""
     span: Span = field(default=INVALID_SPAN, repr=False)
-    """`Tracing` sets it."""
     note: Note | None = None
     """Sends a note of the tool's progress to who asks; None: it reads none."""
 
@@ -93,7 +89,7 @@ LEAVE = "server:leave_office"
 LIST_ROOM = "server:list_room"
 
 
-def authorize(row: Row, caller: Caller, request: Any) -> None:
+def authorize(row: Row, caller: Caller, payload: Mapping[str, Any]) -> None:
     """Let the request through, or raise.
 
     What a payload says about its sender is compared with the caller, also in fields that the event does not have: they
@@ -105,20 +101,22 @@ def authorize(row: Row, caller: Caller, request: Any) -> None:
             another office. `details.field` names the field.
     """
     if row.event == JOIN:
-        _same(caller.role, request.role, "role", "the role of a connection cannot change")
-        _same(caller.name, request.name, "name", "the name of a connection cannot change")
+        _same(caller.role, payload, "role", "the role of a connection cannot change")
+        _same(caller.name, payload, "name", "the name of a connection cannot change")
         return
     authorize_sender(row, caller)
     if row.event == LEAVE:
         return  # leaving an office one is not in is refused by the registry, with its own words
-    model: type[BaseModel] = type(request)
-    for name in _compared_fields(model, caller.role):
-        _own(row, caller, name, getattr(request, name))
-    if extra := request.model_extra:
-        for name in _IDENTITY:
-            if name in extra:
-                value = extra[name]
-                _own(row, caller, name, unicodedata.normalize("NFC", value) if isinstance(value, str) else value)
+    for name in ("office_id", "roomId"):
+        _same(caller.office, payload, name, "only one's own office")
+    if caller.role != "computer":
+        return  # an Agent names the Computer that it asks
+    for name in ("computer", "computerId"):
+        _same(caller.name, payload, name, _COMPUTER)
+    if row.event == LIST_ROOM:  # there it is the asking member, of whichever role
+        _same(caller.name, payload, "agent", _COMPUTER)
+    elif row.event not in _ADDRESSED and payload.get("agent") is not None:
+        raise NotAllowed(_COMPUTER, details={"field": "agent"})
 
 
 def authorize_sender(row: Row, caller: Caller) -> None:
@@ -133,32 +131,14 @@ def authorize_sender(row: Row, caller: Caller) -> None:
 
 _ADDRESSED: Final = frozenset({"server:resources/updated", "notify:resources/updated", TOOL_PROGRESS})
 """Events of a Computer in which `agent` is the recipient and not the sender."""
-_OF_OFFICE: Final = ("office_id", "roomId")
-_IDENTITY: Final = ("agent", "computer", "computerId", *_OF_OFFICE)
-_OFFICE: Final = "only one's own office"
 _COMPUTER: Final = "a Computer speaks for itself only"
 
 
-@cache
-def _compared_fields(request: type[BaseModel], role: Role | None) -> tuple[str, ...]:
-    own = _IDENTITY if role == "computer" else _OF_OFFICE
-    return tuple(field for field in own if field in request.model_fields)
-
-
-def _own(row: Row, caller: Caller, field: str, value: object) -> None:
-    match caller.role, field:  # an Agent names the Computer that it asks
-        case _, "office_id" | "roomId":
-            _same(caller.office, value, field, _OFFICE)
-        case "computer", "computer" | "computerId":
-            _same(caller.name, value, field, _COMPUTER)
-        case "computer", "agent" if row.event == LIST_ROOM:
-            _same(caller.name, value, field, _COMPUTER)  # there it is the asking member, of whichever role
-        case "computer", "agent" if row.event not in _ADDRESSED and value is not None:
-            raise NotAllowed(_COMPUTER, details={"field": field})
-
-
-def _same(known: str | None, value: object, field: str, why: str) -> None:
-    if known is not None and value is not None and known != value:
+def _same(known: str | None, payload: Mapping[str, Any], field: str, why: str) -> None:
+    said = payload.get(field)
+    if isinstance(said, str):
+        said = unicodedata.normalize("NFC", said)
+    if known is not None and said is not None and known != said:
         raise NotAllowed(why, details={"field": field})
 
 
@@ -200,11 +180,9 @@ SUBSCRIBING: Final = frozenset({"client:resources/subscribe", "client:resources/
 """Events in which the field `agent` is written where it is missing: the Computer's owner keeps who subscribed."""
 
 Observe = Callable[[Call], AbstractContextManager[object]]
-"""Wraps every call (log fields)."""
 Record = Callable[[Answer], str]
 """Called with a request's answer; gives the id of its trace (hex) where that is recorded, else an empty text."""
 Tracing = Callable[[Call], AbstractContextManager[Record]]
-"""Opens the span of a request."""
 Ended = Callable[[Row, float, Answer | None, str], None]
 """Called when a request ends, with its seconds, its answer (None: it was broken off), and what `Record` gave."""
 Conclude = Callable[[Call, Answer | None, float, int | None], Awaitable[Answer] | None]
@@ -218,7 +196,6 @@ _NO_FIELDS: Final = nullcontext()
 @dataclass(eq=False, repr=False)
 class Dispatcher:
     handlers: Mapping[str, Handler]
-    """By event name."""
     _: KW_ONLY
     otherwise: Callable[[Row], Handler | None] = lambda row: None
     """The handler of an event that `handlers` does not name; None: the event answers 503."""
@@ -309,7 +286,7 @@ class Dispatcher:
         if isinstance(request, SmcpError):
             return failed(request.body())
         try:
-            authorize(call.row, call.caller, request)
+            authorize(call.row, call.caller, call.payload)
             handler = self.handlers.get(call.row.event) or self.otherwise(call.row) or _not_available
             return _answer(await handler(request, call))
         except Exception as error:  # noqa: BLE001 -- the dispatcher is where every exception becomes an answer

@@ -134,7 +134,6 @@ _CUT_OFF: Final = re.compile(
 )
 """At the end of a slice: an escape or character that goes on in the next one, or may (a half of a surrogate pair)."""
 _LONGEST: Final = 12
-"""Bytes of such a pair."""
 
 
 async def _slices(text: bytes, most: int, what: str) -> AsyncIterator[tuple[list[bytes], bool, bytes]]:

@@ -30,7 +30,6 @@ _log: Final = logging.getLogger("smcp_bus.outbox")
 Tell = Callable[[str, bytes], Awaitable[object]]
 """Given a verb and JSON: notifies the office. Raises SmcpError (refused), BusError (it may have been taken)."""
 Start = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
-"""Runs a coroutine function as a task."""
 
 
 class Key(NamedTuple):
@@ -77,7 +76,6 @@ class Outbox:
 
     @property
     def waiting(self) -> frozenset[Notification]:
-        """The notifications that wait, or are being sent."""
         return frozenset(self._waiting.values())
 
     def put(self, key: Key, body: bytes) -> None:
@@ -108,7 +106,6 @@ class Outbox:
             self._remove(each)
 
     def resume(self) -> None:
-        """The Computer is a member (again)."""
         self._backoff.reset()
         self._dropped.clear()
         self._run_soon()

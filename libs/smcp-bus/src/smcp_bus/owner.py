@@ -51,7 +51,6 @@ RECENT_S: Final = 10.0
 class Keeping:
     results_s: float = 300.0
     results_bytes: int = 64 * 1024 * 1024
-    """The limit on the bytes of all kept results."""
     keys_s: float = 3900.0
     """Longer than the longest call may take."""
     tombstones_s: float = 120.0
@@ -73,20 +72,17 @@ class Owner:
     """
 
     def __init__(self, keeping: Keeping | None = None) -> None:
-        self._keeping = keeping = keeping or Keeping()
+        self._keeping = keeping or Keeping()
         self._loop = asyncio.get_running_loop()
         self._running: dict[CallKey, RunningCall] = {}
         self._bytes = ByteBudget(RUNNING_BYTES)
         self.idle = asyncio.Event()
         self.idle.set()
-        """Set while no call runs."""
         self._ended: OrderedDict[CallKey, EndedCall] = OrderedDict()
         self._kept: OrderedDict[CallKey, EndedCall] = OrderedDict()
         self.kept_bytes = 0
         self._tombstones: OrderedDict[tuple[str, str, str], tuple[float, tuple[str, ...]]] = OrderedDict()
         """By office, agent and req_id: when it was cancelled last (loop time), and by which subjects."""
-        self._tidy_every_s = max(min(keeping.results_s, keeping.keys_s, keeping.tombstones_s), 0.02)
-        self._tidies: asyncio.TimerHandle | None = None
         self.repeats = {"running": 0, "kept": 0, "expired": 0}
         """Calls that were asked for again and not run again, by what there was of them."""
         self.notes = note_counts()
@@ -97,6 +93,7 @@ class Owner:
         return len(self._running)
 
     def held(self) -> dict[str, int]:
+        self._tidy()
         return {
             "running_calls": len(self._running),
             "ended_calls": len(self._ended),
@@ -108,9 +105,6 @@ class Owner:
         """Answer what still runs as broken off, and stop it. Idempotent."""
         for call in list(self._running.values()):
             self._break_off(call, "aborted", tool_results.failed("the Computer stopped while the tool ran"))
-        if self._tidies is not None:
-            self._tidies.cancel()
-            self._tidies = None
 
     async def call(
         self,
@@ -219,7 +213,7 @@ class Owner:
             _, known = self._tombstones.pop((office, agent, req_id), (0.0, ()))
             subjects = (*(each for each in known if each != subject), subject)[-MAX_CANCELLERS:]
             self._tombstones[office, agent, req_id] = self._loop.time(), subjects
-            self._tidy_later()
+            self._tidy()
         return bool(calls)
 
     def agent_left(
@@ -350,21 +344,11 @@ class Owner:
             ended.body = outcome
             self._kept[call.key] = ended
             self.kept_bytes += len(outcome)
-        self._tidy_later()
 
     def _drop(self, key: CallKey) -> None:
         if (ended := self._kept.pop(key, None)) is not None:
             self.kept_bytes -= len(ended.body or b"")
             ended.body = None
-
-    def _tidy_later(self) -> None:
-        if self._tidies is None and (self._ended or self._tombstones):
-            self._tidies = self._loop.call_later(self._tidy_every_s, self._on_time)
-
-    def _on_time(self) -> None:
-        self._tidies = None
-        self._tidy()
-        self._tidy_later()
 
     def _tidy(self) -> None:
         now, keeping = self._loop.time(), self._keeping

@@ -70,16 +70,12 @@ CallKey = tuple[str, str, str, str]
 
 @dataclass(slots=True)
 class EndedCall:
-    """What is kept of a call that has ended."""
-
     digest: bytes
     subject: str
     at: float
-    """Loop time."""
     body: bytes | None = field(repr=False)
     """Its result, or its error; None: not kept."""
     failed: bool = False
-    """It ended with an error."""
     runs_again: bool = False
     """That error says that nothing was run, so a repeat of the call runs."""
 
@@ -98,20 +94,16 @@ class RunningCall:
     tool: str
     digest: bytes = field(repr=False)
     subject: str
-    """Who called (`Caller.subject`)."""
     limit: float
     """Seconds after which it is settled as timed out."""
     asked_at: float
-    """When it was asked for last (loop time)."""
     waiting: "list[asyncio.Future[bytes]]" = field(repr=False)
     """Who waits for its answer, each with its own future: who gives up leaves the others and the call alone."""
     grant: Grant = field(repr=False)
-    """For the bytes of its parameters."""
     settled: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list, repr=False)
     stop: Stop = field(default=lambda why: None, repr=False)
     span: Span = field(default_factory=get_current_span, repr=False)
-    """Of the request that began it."""
     progress: ProgressThrottle | None = None
     """None: who began it reads none."""
 
@@ -136,7 +128,6 @@ class Ownership:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request may run now."""
         self._look()
         return self._open
 

@@ -14,7 +14,6 @@ from smcp_proto.validation import type_name
 _Warn = Callable[[str], None]
 
 _TEXTS: Final = frozenset({"doc_ref", "file_uri", "file_type", "title", "summary", "last_modified"})
-"""The metadata that are strings."""
 
 _INDEX: Final = frozenset({"pages", "page_offset", "page_limit", "page_total", "content_markdown", "content_text"})
 """What level 1 holds beside the metadata: catalogs do not."""
@@ -31,7 +30,6 @@ class Document:
     searched: str
     """Title, keywords and summary, folded, with a NUL between them."""
     file_type: str | None
-    """As `fold_type` writes it."""
     age: tuple[bool, int]
     """Ascending: the most recently modified first; then those of which that is not known."""
 
@@ -138,7 +136,6 @@ class OrganizedFinder:
     documents: list[Mapping[str, Any]]
     """A `DPEDocumentSummary` each, as JSON."""
     total_count: int
-    """Documents that match, on all pages."""
 
 
 def organize_finder(

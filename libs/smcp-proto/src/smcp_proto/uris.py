@@ -113,7 +113,6 @@ class DpeUri(NamedTuple):
     """The MCP server's namespace."""
     doc_ref: str | None = None
     page: int | None = None
-    """Counted from 0."""
     element: str | None = None
 
     @property

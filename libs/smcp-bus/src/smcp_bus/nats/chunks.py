@@ -151,16 +151,12 @@ class Pulling(Awaited[bytes]):
         self._asked: set[int] = set()
         self._began = 0.0
         self._came = 0
-        """New bytes since then."""
         self._progress = 0.0
-        """When the last chunk came."""
         self._ticked = 0.0
         self._probed = 0.0
         self._asked_again = False
-        """Whether what is missing was asked for once more since the last new chunk."""
         self._timer: asyncio.TimerHandle | None = None
         self.subject = ""
-        """Where the chunks shall arrive."""
 
     def wait(self) -> None:
         """Until `start`: say now and then that we are here, so that the body is kept for us."""

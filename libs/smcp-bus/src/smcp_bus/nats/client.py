@@ -50,8 +50,6 @@ _RECONNECT_S: Final = (0.05, 0.4)
 _REFUSED_PAUSE_S: Final = (0.2, 0.8)
 """The same where a credential was refused."""
 _NO_CREDENTIAL: Final = "asks for a credential, and there is none (SMCP_NATS_CREDS)"
-_NOTICE_S: Final = 1.0
-"""A first connection that takes longer is logged."""
 _SLOW_PAUSE_S: Final = 0.5
 """Messages that are dropped within it are reported once."""
 _LAST_WORDS_S: Final = 1.0
@@ -148,7 +146,6 @@ class NatsClient:
                 user=lambda: unquote(getattr(self.server, "username", None) or ""),
                 password=lambda: unquote(getattr(self.server, "password", None) or ""),
             )
-        notice = self._loop.call_later(_NOTICE_S, self._say_it_does_not_answer)
         try:
             async with asyncio.timeout(config.connect_timeout) as self._opening:
                 await self._nats.connect(**options)
@@ -167,12 +164,6 @@ class NatsClient:
             raise
         finally:
             self._opening = None
-            notice.cancel()
-
-    def _say_it_does_not_answer(self) -> None:
-        if self._trouble != _REFUSED and not self.up:  # up: opened in a moment
-            config = self._config
-            _log.warning("NATS at %s does not answer yet; trying for %g s", config.hosts, config.connect_timeout)
 
     async def close(self) -> None:
         self._closing = True

@@ -26,7 +26,6 @@ class Credentials:
     user: str | None = None
     """The NATS user, where it is not called like the credential: nats-server may take two while a secret is renewed."""
     file: Path | None = field(default=None, compare=False)
-    """Where it was read."""
 
     @property
     def login(self) -> str:
@@ -90,20 +89,16 @@ class BusConfig:
     ca: Path | None = None
     """The certificates (PEM) that a server's own is checked against; None: those of the system."""
     max_payload: int = 32 * MIB
-    """Bytes of the largest body, in and out."""
     name: str = "smcp"
-    """Shown by nats-server's monitoring."""
     budget_bytes: int | None = None
     """Bytes of all incoming chunked bodies, and of all answers kept for pulling; None is
     four times `max_payload` for the first and sixteen times for the second."""
     process: str | None = None
-    """The process id; None makes one."""
     connect_timeout: float = 10.0
     """Seconds in which nats-server has to answer first, if only by refusing the credential."""
     patient: bool = True
     """Whether a refused credential is tried again until it is taken, as services do; a command gives up."""
     drain_timeout: float = 5.0
-    """Seconds that closing waits for handlers that still run."""
     ping_interval: float = 5.0
     """Seconds between pings; a connection that leaves two of them unanswered is broken."""
     backlog_messages: int = 65536

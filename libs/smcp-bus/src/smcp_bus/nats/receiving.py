@@ -35,7 +35,6 @@ ROOT: Final = "_INBOX"
 """Every inbox of the system lies under it: `_INBOX.<credential>`, or `_INBOX` itself without credentials."""
 
 _SECRET: Final = 8
-"""Random bytes of a token."""
 _EARLY_S: Final = 0.001
 """By how much a timer of uvloop may be early: it counts whole milliseconds."""
 T = TypeVar("T")

@@ -92,12 +92,10 @@ class Splitter:
 SIZE: Final = "Smcp-Size"
 """Bytes of the whole body; only on the first message of a chunked one."""
 CHUNKS: Final = "Smcp-Chunks"
-"""How many chunks it has."""
 CHUNK: Final = "Smcp-Chunk"
 """In a pull the index that is asked for, `done`, or `here`; in its answer the index that comes."""
 _FIRST_LINE: Final = "NATS/1.0\r\n"
 NOTE_HEAD: Final = f"{_FIRST_LINE}{PROGRESS}: 1\r\n\r\n".encode()
-"""The header block of a note."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 
