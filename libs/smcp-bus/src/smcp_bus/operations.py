@@ -6,7 +6,7 @@ All processes serve one subject for `smcp log-level`; each that is meant answers
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from typing import Annotated
 
@@ -100,16 +100,12 @@ async def serve_log_level(bus: Bus, service: str, switch: Level = LEVEL) -> Asyn
         answer = LevelAnswer(service=service, credential=bus.credential, process=bus.process, level=switch.name)
         return Reply(answer.model_dump_json().encode())
 
-    try:
-        serving = await bus.serve(LOG_LEVEL, handle)
-    except BusError as error:
-        _log.info("smcp log-level does not reach this process: %s", error)
+    async with AsyncExitStack() as stack:
+        try:
+            stack.push_async_callback((await bus.serve(LOG_LEVEL, handle)).drain)
+        except BusError as error:
+            _log.info("smcp log-level does not reach this process: %s", error)
         yield
-        return
-    try:
-        yield
-    finally:
-        await serving.drain()
 
 
 def measure_owner(metrics: Metrics, owner: Owner) -> None:

@@ -264,14 +264,10 @@ def refuse_version(client_version: str | None) -> VersionRefusal | None:
         return None
     shown = client_version[:_MAX_SHOWN]
     match = _VERSION.fullmatch(client_version)
-    if match is None:
-        return VersionRefusal(message="a2c_version: a version is MAJOR.MINOR.PATCH", client_version=shown)
-    if _LEAST <= (int(match[1]), int(match[2])) <= _MOST:
+    if match is not None and _LEAST <= (int(match[1]), int(match[2])) <= _MOST:
         return None
-    return VersionRefusal(
-        message=f"protocol version {shown} is not supported; supported are {MIN_SUPPORTED} to {MAX_SUPPORTED}",
-        client_version=shown,
-    )
+    why = f"protocol version {shown} is not supported; supported are {MIN_SUPPORTED} to {MAX_SUPPORTED}"
+    return VersionRefusal(message=why if match else "a2c_version: a version is MAJOR.MINOR.PATCH", client_version=shown)
 
 
 TRACE_ID_KEY: Final = "smcp.trace_id"

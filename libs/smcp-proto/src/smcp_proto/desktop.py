@@ -1,6 +1,6 @@
 """Makes a desktop of windows, by what their MCP servers say of them (desktop.txt, Window 资源元数据)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -73,8 +73,8 @@ def organize_desktop(windows: Sequence[Window], size: int | None, history: Seque
         return OrganizedDesktop([], ())
     warnings: list[ServerWarning] = []
     ordered = _ordered(windows, history, warnings)[:size]
-    sources = tuple((shown.server, shown.uri) for shown in ordered)
-    return OrganizedDesktop([_render(shown) for shown in ordered], tuple(warnings), sources)
+    texts = ["\n\n".join((each.uri, *each.texts)) if any(each.texts) else each.uri for each in ordered]
+    return OrganizedDesktop(texts, tuple(warnings), tuple((each.server, each.uri) for each in ordered))
 
 
 def is_certain(windows: Sequence[Window], size: int | None, history: Sequence[str]) -> bool:
@@ -88,7 +88,13 @@ def _ordered(windows: Sequence[Window], history: Sequence[str], warnings: list[S
         shown = _shown(window, warnings)
         if shown is not None:
             servers.setdefault(window.server, []).append(shown)
-    return [shown for server in server_order(servers, history) for shown in _of_server(servers[server])]
+    ordered = []
+    for server in server_order(servers, history):
+        own = servers[server]
+        fullscreen = next((window for window in own if window.fullscreen), None)
+        # stable: windows of one priority stay in order
+        ordered += [fullscreen] if fullscreen else sorted(own, key=attrgetter("priority"), reverse=True)
+    return ordered
 
 
 def _shown(window: Window, warnings: list[ServerWarning]) -> _Shown | None:
@@ -180,13 +186,3 @@ def _priority(value: Any, warn: _Warn) -> float:
         warn("priority is not from 0 to 1; it counts as 0.0")
         return 0.0
     return float(value)
-
-
-def _of_server(windows: list[_Shown]) -> Iterable[_Shown]:
-    if fullscreen := next((window for window in windows if window.fullscreen), None):
-        return [fullscreen]
-    return sorted(windows, key=attrgetter("priority"), reverse=True)  # stable: windows of one priority stay in order
-
-
-def _render(window: _Shown) -> Desktop:
-    return "\n\n".join((window.uri, *window.texts)) if any(window.texts) else window.uri

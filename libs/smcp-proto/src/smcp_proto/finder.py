@@ -94,25 +94,18 @@ def _kept(fields: Mapping[str, Any], warn: _Warn) -> dict[str, Any]:
     """The fields of a catalog. Null is the same as missing."""
     kept: dict[str, Any] = {}
     for name, value in fields.items():
-        if name in _INDEX or (value is None and (name in _TEXTS or name in ("keywords", "page_count"))):
+        is_known = name in _TEXTS or name in ("keywords", "page_count")
+        if name in _INDEX or (value is None and is_known):
             continue
-        if name == "keywords":
-            kept |= _keywords(value, warn)
-        elif (name in _TEXTS and not isinstance(value, str)) or (name == "page_count" and not _is_count(value)):
+        if name == "keywords" and isinstance(value, list):
+            kept[name] = [keyword for keyword in value if isinstance(keyword, str)]
+            if len(kept[name]) < len(value):
+                warn("some of its keywords are no strings; they are left out")
+        elif is_known and not (isinstance(value, str) if name in _TEXTS else name == "page_count" and _is_count(value)):
             warn(f"its {name} is not what it has to be, but {type_name(value)}; it is left out")
         else:
             kept[name] = value
     return kept
-
-
-def _keywords(value: object, warn: _Warn) -> dict[str, list[str]]:
-    if not isinstance(value, list):
-        warn(f"its keywords are {type_name(value)}, not a list; they are left out")
-        return {}
-    texts = [keyword for keyword in value if isinstance(keyword, str)]
-    if len(texts) < len(value):
-        warn("some of its keywords are no strings; they are left out")
-    return {"keywords": texts}
 
 
 def _is_count(value: object) -> bool:
@@ -160,7 +153,10 @@ def organize_finder(
         raise ValueError("offset: not an integer from 0 on")
     if not 1 <= limit <= MAX_LIMIT:
         raise ValueError(f"limit: not from 1 to {MAX_LIMIT}")
-    matching = _of_type(_with_any(documents, keywords), file_type)
+    matching = _with_any(documents, keywords)
+    if file_type:
+        wanted = fold_type(file_type)
+        matching = [document for document in matching if document.file_type == wanted]
     servers: dict[str, list[Document]] = {}
     for document in matching:
         servers.setdefault(document.server, []).append(document)
@@ -188,13 +184,6 @@ def _with_any(documents: Sequence[Document], keywords: Sequence[str] | None) -> 
                 found.append(document)
                 break
     return found
-
-
-def _of_type(documents: Sequence[Document], file_type: str | None) -> Sequence[Document]:
-    if not file_type:
-        return documents
-    wanted = fold_type(file_type)
-    return [document for document in documents if document.file_type == wanted]
 
 
 MAX_UNKNOWN: Final = 20

@@ -148,7 +148,6 @@ class Pulling(Awaited[bytes]):
         self._chunks: dict[int, bytes] = {0: first}
         self._next = 1
         self._grants: dict[int, Grant] = {}
-        self._asked: set[int] = set()
         self._began = 0.0
         self._came = 0
         self._progress = 0.0
@@ -198,7 +197,6 @@ class Pulling(Awaited[bytes]):
         self._asked_again = False
         self._came += len(body)
         self._chunks[index] = body
-        self._asked.discard(index)
         self._grants.pop(index).release()
         if len(self._chunks) == self._plan.count:
             self._send(self._address, "", chunk_head(DONE), b"")
@@ -211,14 +209,13 @@ class Pulling(Awaited[bytes]):
         self._grants[index] = self._flights.ask(self._plan.length(index), partial(self._ask, index), self._office)
 
     def _ask(self, index: int) -> None:
-        self._asked.add(index)
         self._send(self._address, self.subject, chunk_head(b"%d" % index), b"")
 
     def _tick(self) -> None:
-        now = self._loop.time()
+        now, asked = self._loop.time(), sorted(index for index, grant in self._grants.items() if grant.given)
         since, self._ticked = now - self._ticked, now
         # Not counted: the time in which the chunks of others come first, or this process is the one that stood still.
-        waited = since if not self._asked else since - _TICK_S if since > 2 * _TICK_S else 0.0
+        waited = since if not asked else since - _TICK_S if since > 2 * _TICK_S else 0.0
         self._began += waited
         self._progress = min(self._progress + waited, now)
         if now - self._progress > _STALL_S:
@@ -227,11 +224,11 @@ class Pulling(Awaited[bytes]):
             self.fail(TransferFailed("the sender of the body is too slow"))
         if self.future.done():
             return
-        if self._asked and now - max(self._progress, self._probed) > _PROBE_S:
+        if asked and now - max(self._progress, self._probed) > _PROBE_S:
             self._probed = now
             self._send(self._address, self.subject, chunk_head(PROBE), b"")
         if now - self._progress > _LOST_S and not self._asked_again:
             self._asked_again = True
-            for index in sorted(self._asked):
+            for index in asked:
                 self._ask(index)
         self._timer = self._loop.call_later(_TICK_S, self._tick)

@@ -17,8 +17,6 @@ block nor raise."""
 _MESSAGE: Final = re.compile(rb"(H)?MSG (\S+) ([0-9]+) (?:(\S+) )?(?(1)([0-9]+) )([0-9]+)\r\n")
 """Subject, number of the subscription, reply subject, bytes of the headers (`H`), and bytes of all
 (https://docs.nats.io/reference/reference-protocols/nats-protocol)."""
-_LONGEST_LINE: Final = 1024 * 1024
-"""An INFO names all nodes of a cluster."""
 _CRLF: Final = b"\r\n"
 
 
@@ -63,10 +61,7 @@ class Splitter:
             if line is None:
                 end = came.find(_CRLF, at) + len(_CRLF)
                 if end < len(_CRLF):
-                    if len(came) - at >= _LONGEST_LINE:
-                        rest.append(came[at:])  # nats-py says what is wrong with it
-                    else:
-                        self._begun, self._missing = [came[at:]], 0
+                    self._begun, self._missing = [came[at:]], 0
                     break
                 if not self._is_ours(came[at:end]):
                     rest.append(came[at:end])
