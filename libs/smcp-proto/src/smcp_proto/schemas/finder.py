@@ -58,16 +58,18 @@ class DPEDocumentSummary(Wire):
     """ISO 8601, any offset; kept as it came, also where it cannot be read."""
 
 
-class DPEDocumentCatalog(Wire):
-    """Level 0, `dpe://host`: the documents of one MCP server.
+class _Formatted(Wire):
+    content_markdown: str | None = absent()
+    """With `format=markdown`: in place of the documents, pages, elements or content."""
+    content_text: str | None = absent()
+    """With `format=text`: likewise."""
 
-    With `format=markdown` or `format=text`, `content_markdown` or `content_text` stands in place of `documents`.
-    """
+
+class DPEDocumentCatalog(_Formatted):
+    """Level 0, `dpe://host`: the documents of one MCP server."""
 
     documents: list[DPEDocumentSummary] | None = absent()
     total_count: Count
-    content_markdown: str | None = absent()
-    content_text: str | None = absent()
 
 
 class DPEPageSummary(Wire):
@@ -80,18 +82,13 @@ class DPEPageSummary(Wire):
     doc_ref: str | None = absent()
 
 
-class DPEDocument(DPEDocumentSummary):
-    """Level 1, `dpe://host/doc-ref`: a document; with `depth=pages` a part of its index too.
-
-    With `format=markdown` or `format=text`, `content_markdown` or `content_text` stands in place of `pages`.
-    """
+class DPEDocument(DPEDocumentSummary, _Formatted):
+    """Level 1, `dpe://host/doc-ref`: a document; with `depth=pages` a part of its index too."""
 
     pages: list[DPEPageSummary] | None = absent()
     page_offset: Count | None = absent()
     page_limit: Limit | None = absent()
     page_total: Count | None = absent()
-    content_markdown: str | None = absent()
-    content_text: str | None = absent()
 
 
 class DPEElement(Wire):
@@ -105,11 +102,8 @@ class DPEElement(Wire):
     """The content; its form depends on the category."""
 
 
-class DPEPage(Wire):
-    """Level 2, `dpe://host/doc-ref/pages/N`: a page with its elements.
-
-    With `format=markdown` or `format=text`, `content_markdown` or `content_text` stands in place of `elements`.
-    """
+class DPEPage(_Formatted):
+    """Level 2, `dpe://host/doc-ref/pages/N`: a page with its elements."""
 
     page_index: Count
     title: str | None = absent()
@@ -117,22 +111,15 @@ class DPEPage(Wire):
     uri: str | None = absent()
     elements: list[DPEElement] | None = absent()
     element_count: Count | None = absent()
-    content_markdown: str | None = absent()
-    content_text: str | None = absent()
 
 
-class DPEElementDetail(DPEElement):
-    """Level 3, `dpe://host/doc-ref/elements/ID`: one element, whole.
-
-    With `format=markdown` or `format=text`, `content_markdown` or `content_text` stands in place of `content`.
-    """
+class DPEElementDetail(DPEElement, _Formatted):
+    """Level 3, `dpe://host/doc-ref/elements/ID`: one element, whole."""
 
     doc_ref: str | None = absent()
     page_index: Count | None = absent()
     uri: str | None = absent()
     metadata: dict[str, Any] | None = absent()
-    content_markdown: str | None = absent()
-    content_text: str | None = absent()
 
 
 class GetFinderRet(Wire):
