@@ -322,7 +322,7 @@ class NatsClient:
         self._socket.send(start, head, body, b"\r\n")
 
     def send_later(self, call: Callable[[], None]) -> None:
-        """Have `call` send when this round of the loop ends; that is written before all else that is sent in it."""
+        """Have `call` send when this round of the loop ends; that is written before what is sent after this."""
         self._socket.send_later(call)
 
     async def room(self, deadline: float) -> None:

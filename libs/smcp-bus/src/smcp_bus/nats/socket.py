@@ -137,8 +137,8 @@ class Socket(Transport):
         self._gathered: list[bytes | memoryview] = []
         """What is written at the end of this round of the loop, to the present connection."""
         self._gathered_bytes = 0
-        self._later: list[Callable[[], None]] = []
-        """What to call for what is written before it."""
+        self._later: list[tuple[int, Callable[[], None]]] = []
+        """Where in it, and what to call for what is written there."""
         self.server: ParseResult | None = None
         """The URL of the server that is connected to, or that is tried."""
         self.up = False
@@ -192,15 +192,18 @@ class Socket(Transport):
     def send_later(self, call: Callable[[], None]) -> None:
         if not self._gathered and not self._later:
             self._loop.call_soon(self._write_gathered)
-        self._later.append(call)
+        self._later.append((len(self._gathered), call))
 
     def _write_gathered(self) -> None:
         if self._later:
             later, self._later = self._later, []
             gathered, self._gathered = self._gathered, []
-            for call in later:
+            start = 0
+            for at, call in later:
+                self._gathered += gathered[start:at]
                 call()
-            self._gathered += gathered
+                start = at
+            self._gathered += gathered[start:]
         parts, self._gathered, self._gathered_bytes = self._gathered, [], 0
         if not parts or self._line is None or self._line.transport is None:
             return
