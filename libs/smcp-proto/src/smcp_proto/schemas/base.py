@@ -67,14 +67,11 @@ class AgentCallData(Wire):
     """The W3C trace context of an Agent that is itself traced; an unreadable one is ignored."""
 
 
-MAX_ID_LENGTH: Final = 256
-
-
 def _check_id(value: object) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("neither a string nor an integer")  # noqa: TRY004 -- pydantic takes ValueErrors
-    if isinstance(value, str) and len(value) > MAX_ID_LENGTH:
-        raise ValueError(f"longer than {MAX_ID_LENGTH} characters")
+    if isinstance(value, str) and len(value) > MAX_REQ_ID_LENGTH:
+        raise ValueError(f"longer than {MAX_REQ_ID_LENGTH} characters")
     return value
 
 
