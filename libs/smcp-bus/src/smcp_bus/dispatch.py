@@ -87,6 +87,7 @@ class Answer:
 JOIN = "server:join_office"
 LEAVE = "server:leave_office"
 LIST_ROOM = "server:list_room"
+APPROVAL = "server:approval"
 
 
 def authorize(row: Row, caller: Caller, payload: Mapping[str, Any]) -> None:
@@ -105,8 +106,8 @@ def authorize(row: Row, caller: Caller, payload: Mapping[str, Any]) -> None:
         _same(caller.name, payload, "name", "the name of a connection cannot change")
         return
     authorize_sender(row, caller)
-    if row.event == LEAVE:
-        return  # leaving an office one is not in is refused by the registry, with its own words
+    if row.event in (LEAVE, APPROVAL):
+        return  # leaving another office is refused by the registry, and what a record says of its writer is ignored
     for name in ("office_id", "roomId"):
         _same(caller.office, payload, name, "only one's own office")
     if caller.role != "computer":
