@@ -18,7 +18,7 @@ import pytest
 
 from smcp_bus.audit import STREAM, Event, Trail
 from smcp_bus.audit_sinks import StreamSink
-from smcp_bus.nats.bus import NatsBus
+from smcp_bus.nats.bus import Bus
 from smcp_bus.operations import serve_log_level
 from smcp_bus.registry_contract import Claim
 from smcp_bus.subjects import AUDIT_ALL, AUDIT_OF_SEVERAL
@@ -66,7 +66,7 @@ def cells(table: str, border: str) -> list[list[str]]:
 
 
 @asynccontextmanager
-async def watching(nats_url: str, *options: str, office: str = "lab") -> AsyncIterator[tuple[NatsBus, ServiceProcess]]:
+async def watching(nats_url: str, *options: str, office: str = "lab") -> AsyncIterator[tuple[Bus, ServiceProcess]]:
     command = born(SMCP, "watch", office, *options, knows=COMMANDS)
     async with registries(nats_url, count=1), asking(nats_url) as bus:
         await bus.jetstream().add_stream(name=STREAM, subjects=[AUDIT_ALL])

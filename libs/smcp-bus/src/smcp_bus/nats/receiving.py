@@ -137,7 +137,6 @@ class Inbox:
             entry.receive(reply.decode(), head, body)
 
 
-
 _Message = tuple[str, str, bytes, bytes, float]
 """Subject, reply subject, header block, body, and when it arrived (loop time)."""
 
