@@ -137,7 +137,7 @@ async def test_a_call_succeeds_when_its_gateway_loses_several_nodes(tmp_path: Pa
 
         def node() -> NatsServer:
             """That the gateway is connected to."""
-            server = bus.client.server
+            server = bus.server
             return next(each for each in nodes if server is not None and urlsplit(each.url).port == server.port)
 
         def is_elsewhere(gone: NatsServer) -> bool:

@@ -378,9 +378,9 @@ async def test_records_leave_before_the_answers_of_the_same_round_of_the_loop(na
     try:
         async with open_bus(BusConfig(url=nats_url)) as bus:
             written = Trail(LOG, writer="registry-1/a", open_sink=lambda made: StreamSink(bus, made))
-            bus.client.send("other", "", b"", b"")
+            bus.send("other", "", b"", b"")
             written.write(Event("join", "ok", office="lab"))
-            bus.client.send("answer", "", b"", b"")
+            bus.send("answer", "", b"", b"")
             came = [(await subscription.next_msg(timeout=10)).subject for _ in range(3)]
             assert came.index("answer") > came.index(subjects.audit("lab", "join"))
             await written.close(0)

@@ -32,7 +32,7 @@ async def answers_for_a_server_that_takes_nothing(
         await eventually(lambda: bus.stats().running == len(asked))
         server.pause()
         go.set()
-        await eventually(lambda: bus.client.congested)
+        await eventually(lambda: bus.congested)
         yield bus, asked
         for each in asked:
             each.cancel()
@@ -43,7 +43,7 @@ async def test_answers_wait_for_a_server_that_stops_reading_and_arrive_when_it_r
     nats_server: NatsServer,
 ) -> None:
     async with answers_for_a_server_that_takes_nothing(nats_server, timeout=60) as (bus, asked):
-        assert bus.client._socket.unwritten < 5 * MIB
+        assert bus._socket.unwritten < 5 * MIB
         assert bus.stats().running > 30
         nats_server.resume()
         assert {len((await each).body) for each in asked} == {500_000}
@@ -55,7 +55,7 @@ async def test_answers_waiting_for_the_server_are_dropped_when_their_time_is_ove
         assert bus.stats().running > 30
         await eventually(lambda: bus.stats().running == 0)
         assert bus.connected
-        assert bus.client._socket.unwritten < 5 * MIB
+        assert bus._socket.unwritten < 5 * MIB
         nats_server.resume()
         await bus.flush()
 

@@ -11,7 +11,7 @@ from smcp_testing.waiting import eventually
 
 def tried(bus: Bus) -> set[str]:
     """The addresses (`host:port`) that are tried once the connection breaks."""
-    return {url.netloc for url in bus.client.servers}
+    return {url.netloc for url in bus.servers}
 
 
 def addresses(*nodes: NatsServer) -> set[str]:

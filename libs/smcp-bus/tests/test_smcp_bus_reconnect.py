@@ -170,7 +170,7 @@ async def test_an_error_line_of_the_server_causes_a_reconnect(nats_server: NatsS
         told: list[Connection] = []
         bus.watch(told.append)
         # What nats-server takes for a broken client: it says -ERR and hangs up.
-        bus.client._socket.send(b"NONSENSE\r\n")
+        bus._socket.send(b"NONSENSE\r\n")
         await eventually(lambda: told == [Connection.DOWN, Connection.UP])
         assert (await bus.request("echo", b"x", timeout=30)).body == b"x"
 
@@ -299,7 +299,7 @@ async def test_offices_take_turns_where_requests_wait_and_the_one_with_the_most_
         flood = subject.format("flood", "x")
         others = [subject.format(office, verb) for office in "ab" for verb in ("join", "leave")]
         for sent in (*[flood] * 300, *others):
-            peer.client.send(sent, "_INBOX.nobody", b"", b"")
+            peer.send(sent, "_INBOX.nobody", b"", b"")
         await peer.flush()
         await bus.flush()  # it has all that came to nats-server before
         assert bus.stats().waiting == 100
@@ -367,7 +367,7 @@ async def test_the_lost_server_is_tried_last_of_several(
 ) -> None:
     urls = (nats_server.url, "nats://127.0.0.1:1", "nats://127.0.0.1:2")
     async with open_bus(BusConfig(url=",".join(urls))) as bus:
-        client = bus.client
+        client = bus
         servers = [Server(uri=urlparse(url)) for url in urls]
         broke = servers[0].uri.netloc
         for _ in range(3):
@@ -390,7 +390,7 @@ async def test_a_silently_closed_socket_counts_as_a_broken_connection(
 
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         await bus.serve("echo", echo)
-        line = bus.client._socket._line
+        line = bus._socket._line
         assert line is not None
         with monkeypatch.context() as closed:
             closed.setattr(line.transport, "write", write)

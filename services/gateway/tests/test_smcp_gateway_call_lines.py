@@ -61,14 +61,14 @@ async def test_a_short_break_of_a_computers_connection_loses_no_call(nats_url: s
 async def _deaf(bus: Any) -> None:
     """As if the connection was gone: nats-server knows no subscription of it."""
     for sid in list(bus._received):
-        bus.client.unsubscribe_at_server(sid)
+        bus.unsubscribe_at_server(sid)
     await bus.flush()
 
 
 async def _hearing(bus: Any) -> None:
     for sid, received in list(bus._received.items()):
         bus._received.pop(sid)
-        bus.client.detach(sid)
+        bus.detach(sid)
         await bus._subscribe(received, "owner")
 
 

@@ -148,7 +148,7 @@ async def test_a_field_of_another_event_does_not_choose_the_computer(nats_url: s
         await anna.join("agent", "anna", OFFICE)
         asked = {"roomId": OFFICE, "computerId": "box", "computer": extra, "payload": message}
         assert (await anna.call("client:resources/read", asked))["verb"] == "resources_read"
-        assert world.buses[0].client.connections == 1
+        assert world.buses[0].connections == 1
 
 
 @pytest.mark.rule("answers.large.values.result")

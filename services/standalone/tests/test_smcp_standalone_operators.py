@@ -180,7 +180,7 @@ async def test_watch_shows_records_of_one_and_of_several_offices_in_the_order_in
     async with watching(nats_url, "--json", "--count", "40") as (bus, watch):
         for number in range(40):
             record = orjson.dumps(RECORD | {"writer": "w", "seq": number, "req_id": str(number)})
-            bus.client.send("smcp.v1.lab.audit.call" if number % 3 else AUDIT_OF_SEVERAL, "", b"", record)
+            bus.send("smcp.v1.lab.audit.call" if number % 3 else AUDIT_OF_SEVERAL, "", b"", record)
         assert await watch.exit_code() == 0
         assert [int(json.loads(line)["req_id"]) for line in watch.output] == list(range(40))
 

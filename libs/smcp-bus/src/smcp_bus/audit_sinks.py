@@ -59,7 +59,7 @@ class StreamSink:
     """
 
     def __init__(self, bus: Bus, trail: Trail) -> None:
-        self._client = bus.client
+        self._bus = bus
         self._trail = trail
         # Nobody else who may write into this process's inbox can guess where its answers arrive.
         self._reply = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
@@ -68,13 +68,13 @@ class StreamSink:
         self._leaving: dict[_Batch, None] = {}
         # Nor the ids: who published one first would have our record dropped as its duplicate.
         self._id = f"{MESSAGE_ID}: {secrets.token_hex(16)}-".encode()
-        self._subscription = self._client.attach(f"{self._reply}*", "", self._answered)
+        self._subscription = self._bus.attach(f"{self._reply}*", "", self._answered)
         self._stop = bus.watch(self._on_connection)
 
     def send(self, number: int, subject: str, record: bytes) -> None:
         if (batch := self._batches.get(number)) is None:
             batch = self._gathering
-            if batch is None or batch.size + len(record) > min(BATCH_BYTES, self._client.max_payload - HEAD_BYTES):
+            if batch is None or batch.size + len(record) > min(BATCH_BYTES, self._bus.max_payload - HEAD_BYTES):
                 batch = self._gathering = _Batch(subject)
             elif batch.subject != subject:
                 batch.subject = AUDIT_OF_SEVERAL
@@ -83,7 +83,7 @@ class StreamSink:
             batch.size += len(record) + 1
             self._batches[number] = batch
         if not self._leaving:
-            self._client.send_later(self._publish)  # the answers to what is recorded leave with this round of the loop
+            self._bus.send_later(self._publish)  # the answers to what is recorded leave with this round of the loop
         self._leaving[batch] = None
 
     def _publish(self) -> None:
@@ -91,17 +91,17 @@ class StreamSink:
         for batch in leaving:
             first, body = batch.numbers[0], b"\n".join(batch.records)
             head = b"NATS/1.0\r\n%b%d\r\n\r\n" % (self._id, first)
-            if not self._client.up:
+            if not self._bus.connected:
                 self._refused(batch, "there is no connection to NATS")
-            elif len(head) + len(body) > self._client.max_payload:
+            elif len(head) + len(body) > self._bus.max_payload:
                 self._refused(batch, "it is too large")
             else:
-                self._client.send(batch.subject, f"{self._reply}{first}", head, body)
+                self._bus.send(batch.subject, f"{self._reply}{first}", head, body)
 
     def close(self) -> None:
         self._stop()
-        self._client.unsubscribe_at_server(self._subscription)
-        self._client.detach(self._subscription)
+        self._bus.unsubscribe_at_server(self._subscription)
+        self._bus.detach(self._subscription)
 
     def _answered(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
         if (batch := self._batches.get(int(subject[len(self._reply) :]))) is None:

@@ -204,13 +204,13 @@ async def _all_answers(bus: Bus, subject: str, body: bytes) -> list[bytes]:
     """What all processes that serve `subject` answer within `ANSWERS_S`."""
     answers: list[bytes] = []
     inbox = f"{bus.inbox_prefix}.{bus.process}.answers"
-    number = bus.client.attach(inbox, "", lambda subject, reply, head, body: answers.append(b"" if head else body))
+    number = bus.attach(inbox, "", lambda subject, reply, head, body: answers.append(b"" if head else body))
     try:
-        bus.client.send(subject, inbox, b"", body)
+        bus.send(subject, inbox, b"", body)
         await asyncio.sleep(ANSWERS_S)
     finally:
-        bus.client.unsubscribe_at_server(number)
-        bus.client.detach(number)
+        bus.unsubscribe_at_server(number)
+        bus.detach(number)
     return [answer for answer in answers if answer]
 
 

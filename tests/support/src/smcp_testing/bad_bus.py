@@ -85,6 +85,14 @@ class BadBus(Bus):
 
     # -- what it does
 
+    @property
+    def problem(self) -> str | None:
+        return self.inner.problem
+
+    @property
+    def node_left_at(self) -> float | None:  # type: ignore[override] # it changes
+        return self.inner.node_left_at
+
     async def request(
         self,
         subject: str,

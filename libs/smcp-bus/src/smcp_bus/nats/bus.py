@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Final
 from uuid import uuid4
 
-from nats.js import JetStreamContext
-
 from smcp_bus.bus import (
     NO_HEADERS,
     BodyTooLarge,
@@ -21,10 +19,9 @@ from smcp_bus.bus import (
     Reply,
     RequestHandler,
     Subscription,
-    Watcher,
 )
 from smcp_bus.nats.chunks import Outgoing, is_chunk
-from smcp_bus.nats.client import NatsClient
+from smcp_bus.nats.client import FLUSH_S, NatsClient
 from smcp_bus.nats.config import BusConfig as BusConfig
 from smcp_bus.nats.config import BusStats as BusStats
 from smcp_bus.nats.receiving import ROOT, Awaited, Inbox, Serving
@@ -35,8 +32,6 @@ _log = logging.getLogger(__name__)
 
 OPEN_CREDENTIAL: Final = "open"
 """The credential's name where nats-server asks for none."""
-_FLUSH_S: Final = 5.0
-"""How long `publish` waits for room on a congested connection, and `flush` for nats-server."""
 _DENIAL: Final = re.compile(r'for (?P<to>publish|subscription) to "(?P<subject>[^"]*)"')
 
 
@@ -63,7 +58,7 @@ class PendingReply(Awaited[tuple[str, bytes, bytes]]):
             self.future.set_result((reply, head, body))
 
 
-class Bus:
+class Bus(NatsClient):
     """The bus over nats-server, as `smcp_bus.bus` promises it. Made by `open_bus`.
 
     Attributes:
@@ -74,16 +69,14 @@ class Bus:
     """
 
     def __init__(self, config: BusConfig) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.config = config
         self.process = config.process or uuid4().hex
         self.credential = config.credentials.name if config.credentials else OPEN_CREDENTIAL
         self.inbox_prefix = config.credentials.inbox_prefix if config.credentials else ROOT
         self.max_body = config.max_payload
         self._inbox = Inbox(self.inbox_prefix, self.process)
-        self.client = NatsClient(config, lost=self._inbox.lose_all, denied=self._denied)
+        super().__init__(config, lost=self._inbox.lose_all, denied=self._denied)
         self.transfers = Transfers(
-            self.client,
+            self,
             self._inbox,
             max_body=config.max_payload,
             budget=config.budget_bytes or 4 * config.max_payload,
@@ -93,30 +86,6 @@ class Bus:
         self._received: dict[int, Serving] = {}
         self._not_permitted: set[str] = set()
         """Subjects (in lower case) that nats-server has refused to subscribe to."""
-
-    @property
-    def connected(self) -> bool:
-        return self.client.up
-
-    @property
-    def problem(self) -> str | None:
-        """Why it is not connected: a few words for `/readyz`, without names or addresses."""
-        return self.client.problem
-
-    @property
-    def node_left_at(self) -> float | None:
-        """When it was heard last that a node of NATS' cluster is there no more (loop time); None: never, or NATS does
-        not say. Who was connected to it serves nothing until it has found another one."""
-        return self.client.node_left_at
-
-    @property
-    def has_other_nodes(self) -> bool:
-        """Whether NATS' cluster has other nodes than the one that it is, or was, connected to."""
-        return len(self.client.servers) > 1
-
-    def jetstream(self, *, timeout: float = 5.0) -> JetStreamContext:
-        """JetStream over the same connection, for the registry alone. `timeout` is that of each request (seconds)."""
-        return self.client.jetstream(timeout)
 
     def stats(self) -> BusStats:
         """Sizes of the internal tables, for metrics and leak checks."""
@@ -130,9 +99,6 @@ class Bus:
             budget_waiting=self.transfers.budget.waiting,
             subscriptions=len(self._received),
         )
-
-    def watch(self, watcher: Watcher) -> Callable[[], None]:
-        return self.client.watch(watcher)
 
     async def request(
         self,
@@ -153,21 +119,21 @@ class Bus:
         deadline = self._loop.time() + timeout
         outgoing: Outgoing | None = None
         part: bytes | memoryview = body
-        if len(body) > self.client.chunk:
+        if len(body) > self.chunk:
             if len(body) > self.max_body:
                 raise BodyTooLarge(len(body), self.max_body)
             outgoing = self.transfers.outgoing(body)
             outgoing.progress = progress
             headers = {**outgoing.headers, **headers}
             part = outgoing.first
-        if self.client.congested:
-            await self.client.room(deadline)
+        if self.congested:
+            await self.room(deadline)
         head = encode_request_head(headers, max(0, int(timeout * 1000)))
-        self.client.check(subject, len(part), len(head))
+        self.check(subject, len(part), len(head))
         pending = PendingReply(subject, outgoing, deadline, progress)
         token, reply_subject = self._inbox.enter(pending, deadline)
         try:
-            self.client.send(subject, reply_subject, head, part)
+            self.send(subject, reply_subject, head, part)
             if outgoing is not None and progress is not None:
                 progress.request_moved()
             result = await pending.future
@@ -192,14 +158,11 @@ class Bus:
 
         Raises NotConnected, BodyTooLarge: nothing was sent.
         """
-        if self.client.congested:
-            await self.client.room(self._loop.time() + _FLUSH_S)
+        if self.congested:
+            await self.room(self._loop.time() + FLUSH_S)
         head = encode_head(headers)
-        self.client.check(subject, len(body), len(head))
-        self.client.send(subject, "", head, body)
-
-    async def flush(self, timeout: float = _FLUSH_S) -> None:
-        await self.client.flush(timeout)
+        self.check(subject, len(body), len(head))
+        self.send(subject, "", head, body)
 
     async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Subscription:
         """Answer the requests that arrive on `subject`, as a member of the queue group `queue`.
@@ -216,28 +179,28 @@ class Bus:
 
     async def _subscribe(self, received: Serving, queue: str) -> Serving:
         subject = received.subject
-        self.client.check(subject, 0, 0)
+        self.check(subject, 0, 0)
         self._not_permitted.discard(subject.lower())
-        sid = received.sid = self.client.attach(subject, queue, received.receive)
+        sid = received.sid = self.attach(subject, queue, received.receive)
         self._received[sid] = received
         try:
             await self.flush()
             if subject.lower() in self._not_permitted:
                 raise BusError(f"not permitted to subscribe to {subject}")  # noqa: TRY301 -- ends as without an answer
         except BaseException:
-            self.client.unsubscribe_at_server(sid)
+            self.unsubscribe_at_server(sid)
             self._forget(sid)
             await received.abandon()
             raise
         return received
 
     def _forget(self, sid: int) -> None:
-        self.client.detach(sid)
+        self.detach(sid)
         self._received.pop(sid, None)
 
     async def release(self, sid: int) -> None:
         """For `Serving`: leave a subscription, once nats-server sends no more."""
-        self.client.unsubscribe_at_server(sid)
+        self.unsubscribe_at_server(sid)
         try:
             await self.flush()
         except BusError as error:
@@ -258,12 +221,12 @@ class Bus:
                 entry.fail(NoResponder("not permitted to ask on this subject"))
 
     async def open(self) -> None:
-        await self.client.open(self.inbox_prefix)
+        await self.connect(self.inbox_prefix)
         try:
-            self.client.attach(self._inbox.subject, "", self._inbox.receive)
+            self.attach(self._inbox.subject, "", self._inbox.receive)
             await self.flush()
         except BaseException:
-            await self.client.close()
+            await self.disconnect()
             raise
 
     async def close(self) -> None:
@@ -279,7 +242,7 @@ class Bus:
             for received in left:
                 await received.abandon()
             self._inbox.lose_all()
-            await self.client.close()
+            await self.disconnect()
 
 
 @asynccontextmanager

@@ -52,6 +52,8 @@ _REFUSED_PAUSE_S: Final = (0.2, 0.8)
 _NO_CREDENTIAL: Final = "asks for a credential, and there is none (SMCP_NATS_CREDS)"
 _SLOW_PAUSE_S: Final = 0.5
 """Messages that are dropped within it are reported once."""
+FLUSH_S: Final = 5.0
+"""How long `publish` waits for room on a congested connection, and `flush` for nats-server."""
 _LAST_WORDS_S: Final = 1.0
 """How long closing waits for nats-server to take what was sent."""
 
@@ -64,16 +66,17 @@ class NatsClient:
         denied: called with nats-server's words (in lower case) when its permissions refused something.
 
     Attributes:
-        node_left_at: see `Bus.node_left_at`.
+        node_left_at: when it was heard last that a node of NATS' cluster is there no more (loop time); None: never, or
+            NATS does not say. Who was connected to it serves nothing until it has found another one.
         max_payload: bytes of a message that nats-server takes.
         chunk: bytes of a body that go in one message to it.
     """
 
     def __init__(self, config: BusConfig, *, lost: Callable[[], None], denied: Callable[[str], None]) -> None:
-        self._config = config
+        self.config = config
         self._loop = asyncio.get_running_loop()
-        self._lost = lost
-        self._denied = denied
+        self._on_lost = lost
+        self._on_denied = denied
         self._receivers: dict[int, Receiver] = {}
         self._subscribed: dict[int, bytes] = {}
         self._number = _FIRST_NUMBER
@@ -101,27 +104,29 @@ class NatsClient:
         self.chunk = MAX_CHUNK
 
     @property
-    def up(self) -> bool:
+    def connected(self) -> bool:
         """Connected, subscribed, and the watchers know it."""
         return self._socket.up
 
     @property
     def problem(self) -> str | None:
-        if self.up:
+        """Why it is not connected: a few words for `/readyz`, without names or addresses."""
+        if self.connected:
             return None
         return "nats-server refuses the credential" if self._trouble == _REFUSED else "not connected"
 
-    def jetstream(self, timeout: float) -> JetStreamContext:
+    def jetstream(self, *, timeout: float = 5.0) -> JetStreamContext:
+        """JetStream over the same connection, for the registry alone. `timeout` is that of each request (seconds)."""
         return self._nats.jetstream(timeout=timeout)
 
-    async def open(self, inbox_prefix: str) -> None:
+    async def connect(self, inbox_prefix: str) -> None:
         """Connect. A nats-server that refuses the credential is asked again until it takes it.
 
         Raises:
             OSError: the file of certificates cannot be read (`ssl.SSLError`: it holds none).
             NotConnected: nothing answered within the time that the configuration gives; says where and why.
         """
-        config = self._config
+        config = self.config
         options: dict[str, Any] = {
             "servers": config.url.split(","),
             "name": config.name,
@@ -165,7 +170,7 @@ class NatsClient:
         finally:
             self._opening = None
 
-    async def close(self) -> None:
+    async def disconnect(self) -> None:
         self._closing = True
         if self._slow_timer is not None:
             self._slow_timer.cancel()
@@ -191,7 +196,7 @@ class NatsClient:
             _log.warning("the connection to nats-server broke; connecting again")
             self._trouble = "broke"
         self._tell(Connection.DOWN)
-        self._lost()
+        self._on_lost()
 
     async def _error(self, error: Exception) -> None:
         if isinstance(error, nats_errors.SlowConsumerError):
@@ -206,18 +211,18 @@ class NatsClient:
                 self._trouble = "unreachable"
             return
         if self._trouble != _REFUSED and (self._trouble or opening is not None):
-            if self._config.patient:  # one line for each turn of an outage: there are several attempts a second
+            if self.config.patient:  # one line for each turn of an outage: there are several attempts a second
                 words = "nats-server at %s %s; connecting again until it is taken"
-                _log.warning(words, self._config.hosts, self._objection)
+                _log.warning(words, self.config.hosts, self._objection)
             self._trouble = _REFUSED
         if opening is not None and not opening.expired():
             # it is there: that was waited for
-            opening.reschedule(self._loop.time() + self._config.connect_timeout * self._config.patient)
+            opening.reschedule(self._loop.time() + self.config.connect_timeout * self.config.patient)
             await asyncio.sleep(random.uniform(*_REFUSED_PAUSE_S))  # noqa: S311 -- spreads load; no secret
 
     @property
     def _objection(self) -> str:
-        credentials = self._config.credentials
+        credentials = self.config.credentials
         return f"refuses {credentials}" if credentials else _NO_CREDENTIAL
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
@@ -248,6 +253,11 @@ class NatsClient:
     @property
     def server(self) -> ParseResult | None:
         return self._socket.server
+
+    @property
+    def has_other_nodes(self) -> bool:
+        """Whether NATS' cluster has other nodes than the one that it is, or was, connected to."""
+        return len(self.servers) > 1
 
     @property
     def servers(self) -> list[ParseResult]:
@@ -291,7 +301,7 @@ class NatsClient:
 
     def _objected(self, text: str) -> None:
         if "permissions violation" in text:
-            self._denied(text)
+            self._on_denied(text)
             return
         if not _REFUSAL.search(text):  # that is said once it has answered the next attempt, too
             _log.error("nats-server said: %s", text)
@@ -336,10 +346,10 @@ class NatsClient:
         except TimeoutError as error:
             raise NotConnected("nats-server does not take what is sent") from error
 
-    async def flush(self, timeout: float) -> None:
+    async def flush(self, timeout: float = FLUSH_S) -> None:
         """Wait until nats-server has taken all that was sent before. Raises NotConnected, ConnectionLost,
         RequestTimedOut: it may not have."""
-        if not self.up:
+        if not self.connected:
             raise NotConnected("not connected to nats-server")
         try:
             async with asyncio.timeout(timeout):
@@ -354,13 +364,13 @@ class NatsClient:
         number = self._number
         self._receivers[number] = receive
         self._subscribed[number] = line = f"SUB {subject} {queue} {number}\r\n".encode()
-        if self.up:
+        if self.connected:
             self._socket.send(line)
         return number
 
     def unsubscribe_at_server(self, number: int) -> None:
         """Tell nats-server to send no more; what is on its way still arrives."""
-        if self.up:
+        if self.connected:
             self._socket.send(f"UNSUB {number}\r\n".encode())
 
     def detach(self, number: int) -> None:

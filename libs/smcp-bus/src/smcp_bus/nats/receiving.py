@@ -210,7 +210,7 @@ class Serving:
             if not self._overrun:
                 self._overrun = True
                 _log.error("messages on %s are dropped: too many wait for their turn", self.subject)
-            self.bus.client.dropped()
+            self.bus.dropped()
 
     def _take(self, office: tuple[str, ...], *, newest: bool = False) -> _Message:
         queue = self._backlog[office]
@@ -229,7 +229,7 @@ class Serving:
         deadline = _deadline(headers, arrived) if self.answers else None
         if deadline is not None and deadline <= self._loop.time():
             return  # nobody waits for it any more
-        note = partial(self._note, reply, self.bus.client.connections) if reply and PROGRESS in headers else None
+        note = partial(self._note, reply, self.bus.connections) if reply and PROGRESS in headers else None
         task = self._loop.create_task(self._run(Incoming(subject, body, headers, deadline, note), reply))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -253,10 +253,10 @@ class Serving:
             answer = error_reply(Internal("internal error"))
         if answer is None or not reply:
             return
-        if self.bus.client.congested:
+        if self.bus.congested:
             try:
                 # The request counts until then: with nats-server slow, what is answered is bounded as what runs is.
-                await self.bus.client.room(self.bus.transfers.until(incoming.deadline))
+                await self.bus.room(self.bus.transfers.until(incoming.deadline))
             except NotConnected as error:
                 _log.info("an answer was dropped: %s", error)
                 return
@@ -270,7 +270,7 @@ class Serving:
         if size > limit:
             reply = error_reply(TooLarge(ANSWER_TOO_LARGE, details={"limit": limit, "size": size}))
         try:
-            if len(reply.body) > self.bus.client.chunk:
+            if len(reply.body) > self.bus.chunk:
                 refusal = self.bus.transfers.keep(subject, reply, request)
                 if refusal is None:
                     return
@@ -284,13 +284,12 @@ class Serving:
 
     def _send(self, subject: str, reply: Reply) -> None:
         head = encode_head(reply.headers)
-        self.bus.client.check(subject, len(reply.body), len(head))
-        self.bus.client.send(subject, "", head, reply.body)
+        self.bus.check(subject, len(reply.body), len(head))
+        self.bus.send(subject, "", head, reply.body)
 
     def _note(self, subject: str, connection: int, body: bytes) -> None:
-        client = self.bus.client
-        if client.connections == connection and not client.congested:  # another note follows
-            client.send(subject, "", NOTE_HEAD, body)
+        if self.bus.connections == connection and not self.bus.congested:  # another note follows
+            self.bus.send(subject, "", NOTE_HEAD, body)
 
     async def _answer(self, incoming: Incoming, reply: str) -> Reply | None:
         if self.answers and SIZE in incoming.headers:
