@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import mcp_types as types
 import pytest
@@ -371,7 +371,9 @@ async def test_the_first_search_of_many_long_tools_stops_the_event_loop_for_at_m
     measuring = asyncio.create_task(measure())
     await asyncio.sleep(0)  # it measures from here on
     tools = OfficeTools(lambda _, __: True, ToolListOptions())
-    results = await tools.search("word007", name_tools({"red": long}))
+    tools.put(name_tools({"red": long}))
+    anybody: Any = None
+    results = await tools.search(anybody, "word007")
     searching = False
     await measuring
     assert [each.name for each in results] == ["t7"]
@@ -396,7 +398,9 @@ OFFICES: Final = st.dictionaries(
 
 
 def search(query: str, tools: list[NamedTool]) -> list[NamedTool]:
-    return asyncio.run(OfficeTools(lambda _, __: True, ToolListOptions()).search(query, tools))
+    listed, anybody = OfficeTools(lambda _, __: True, ToolListOptions()), cast("Any", None)
+    listed.put(tools)
+    return asyncio.run(listed.search(anybody, query))
 
 
 def words(text: str) -> list[str]:

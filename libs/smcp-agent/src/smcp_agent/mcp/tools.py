@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -107,34 +107,32 @@ class OfficeTools:
         self._may = may
         self._sender_may = sender_may
         self._listing = listing
-        self._named: dict[str, NamedTool] = {}
-        self._indexed: dict[str, _Indexed] = {}
-        self._with_headers: dict[str, dict[str, Any] | None] = {}
+        self._tools: dict[str, _Tool] = {}
 
     def put(self, tools: Iterable[NamedTool]) -> None:
-        """These are the tools from now on. New ones are indexed when somebody searches."""
-        before, self._indexed = self._indexed, {}
-        self._with_headers = {}
-        self._named = {each.name: each for each in tools}
-        for name, each in self._named.items():
-            if (found := before.get(name)) is not None and found.named.tool is each.tool:
-                self._indexed[name] = found
+        """These are the tools from now on."""
+        before = self._tools
+        self._tools = {
+            each.name: found if (found := before.get(each.name)) and found.named.tool is each.tool else _Tool(each)
+            for each in tools
+        }
 
     def entries(self, context: "Context") -> list[dict[str, Any]]:
         """The entries of tools/list."""
-        tools = self._visible(context)
+        tools = [each.named for each in self._visible(context)]
         mode = self._listing.mode if isinstance(self._listing.mode, ToolMode) else self._listing.mode(context)
         if mode is ToolMode.ALL or (mode is ToolMode.AUTO and len(tools) <= self._listing.max_tools):
             return [mcp_tool(each) for each in tools]
-        chosen = [each for each in tools if self._matched(each)]
+        chosen = [each for each in tools if any(fnmatchcase(each.name, always) for always in self._listing.always)]
         return [*_search_tools(tools), *map(mcp_tool, chosen[: self._listing.max_tools])]
 
     def find(
         self, context: "Context", name: str, unlisted: Callable[[str], NamedTool | None] = lambda _: None
     ) -> NamedTool:
         """The tool of this name. Raises NotFound, also where the client may not use it: nobody learns what is there."""
-        if (named := self._named.get(name) or unlisted(name)) is None or not self._may(context, named):
-            near = did_you_mean(name, (each.name for each in self._visible(context)))
+        tool = self._tools.get(name)
+        if (named := tool.named if tool else unlisted(name)) is None or not self._may(context, named):
+            near = did_you_mean(name, (each.named.name for each in self._visible(context)))
             raise NotFound(f"there is no tool {name!r} that you may use{near}")
         return named
 
@@ -142,70 +140,69 @@ class OfficeTools:
         """The schema by which the MCP SDK checks the `Mcp-Param-*` headers of a call; None if it names no header: the
         SDK would search it in each call. None also if the sender may not use the tool: an error about a header would
         reveal that the tool exists."""
-        named = self._named.get(name)
-        if named is None or not self._sender_may(named):
-            return None
-        if name not in self._with_headers:
-            from mcp.shared.inbound import x_mcp_header_map  # noqa: PLC0415 -- the command line works without it
-
-            schema = _input_schema(named)
-            self._with_headers[name] = schema if x_mcp_header_map(schema) else None
-        return self._with_headers[name]
+        tool = self._tools.get(name)
+        return tool.header_schema if tool is not None and self._sender_may(tool.named) else None
 
     async def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound."""
         if name == DESCRIBE:
             return _result(mcp_tool(self.find(context, checked(_Describe, **(arguments or {})).name)))
         given = checked(_Search, **(arguments or {}))
-        if not self._named:
+        if not self._tools:
             raise NotFound("the office has no tools now: is a Computer in it, and is the name of the office right?")
-        found = await self.search(given.query, self._visible(context))
+        found = await self.search(context, given.query)
         shown = [
             {"name": each.name, "computer": each.computer, "description": _one_line(each.tool.description)}
             for each in found[: given.limit]
         ]
         return _result({"tools": shown, "total": len(found)})
 
-    async def search(self, query: str, tools: Iterable[NamedTool]) -> list[NamedTool]:
+    async def search(self, context: "Context", query: str) -> list[NamedTool]:
         """The tools that have a word of the query, the best first: those of exactly this name, then by BM25, whose
-        numbers come from these tools alone: nothing follows from tools that a client may not see."""
-        indexed = [self._index(each) async for each in _in_turns(tools)]
+        numbers come from these tools alone: nothing follows from tools that the client may not see."""
+        found = self._visible(context)
+        lengths = [each.length async for each in _in_turns(found)]
         wanted, name = sorted(set(_words(query))), _exact(query)
-        average = sum(each.length for each in indexed) / max(1, len(indexed)) or 1
-        having = Counter([word async for each in _in_turns(indexed) for word in wanted if word in each.words])
-        rarity = {word: math.log(1 + (len(indexed) - count + 0.5) / (count + 0.5)) for word, count in having.items()}
+        average = sum(lengths) / max(1, len(lengths)) or 1
+        having = Counter([word async for each in _in_turns(found) for word in wanted if word in each.words])
+        rarity = {word: math.log(1 + (len(found) - count + 0.5) / (count + 0.5)) for word, count in having.items()}
 
-        def score(tool: _Indexed) -> float:
+        def score(tool: _Tool) -> float:
             damping = _K1 * (1 - _B + _B * tool.length / average)
             counts = ((rarity[word], tool.words[word]) for word in wanted if word in tool.words)
             return sum(weight * count * (_K1 + 1) / (count + damping) for weight, count in counts)
 
         ranked = [
-            (name not in each.names, -score(each), each.named.name, each.named) async for each in _in_turns(indexed)
+            (name not in each.names, -score(each), each.named.name, each.named) async for each in _in_turns(found)
         ]
         return [named for other, negative, _, named in sorted(ranked) if negative or not other]
 
-    def _visible(self, context: "Context") -> list[NamedTool]:
-        return [each for each in self._named.values() if self._may(context, each)]
-
-    def _matched(self, named: NamedTool) -> bool:
-        return any(fnmatchcase(named.name, pattern) for pattern in self._listing.always)
-
-    def _index(self, named: NamedTool) -> "_Indexed":
-        found = self._indexed.get(named.name)
-        if found is None or found.named.tool is not named.tool:  # the tools may have changed during a search
-            words = Counter(_words(" ".join(_texts(named))[:MAX_TEXTS]))
-            names = (_exact(named.name), _exact(named.tool.name))
-            found = self._indexed[named.name] = _Indexed(named, names, words, words.total())
-        return found
+    def _visible(self, context: "Context") -> "list[_Tool]":
+        return [each for each in self._tools.values() if self._may(context, each.named)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Indexed:
-    named: NamedTool
-    names: tuple[list[str], list[str]]
-    words: Counter[str]
-    length: int
+class _Tool:
+    def __init__(self, named: NamedTool) -> None:
+        self.named = named
+
+    @cached_property
+    def header_schema(self) -> dict[str, Any] | None:
+        from mcp.shared.inbound import x_mcp_header_map  # noqa: PLC0415 -- the command line works without it
+
+        schema = _input_schema(self.named)
+        return schema if x_mcp_header_map(schema) else None
+
+    @cached_property
+    def names(self) -> list[list[str]]:
+        return [_exact(self.named.name), _exact(self.named.tool.name)]
+
+    @cached_property
+    def words(self) -> Counter[str]:
+        return Counter(_words(" ".join(_texts(self.named))[:MAX_TEXTS]))
+
+    @cached_property
+    def length(self) -> int:
+        return self.words.total()
 
 
 async def _in_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
