@@ -156,11 +156,11 @@ async def test_waiting_callers_get_not_found_when_a_computer_leaves() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (NotAllowed("by the key"), "may not be seen by this Agent (403): by the key"),
-        (Malformed("no"), "could not be fetched: no"),
+        (NotAllowed("by the key"), "error 403: by the key"),
+        (Malformed("no"), "error 400: no"),
     ],
 )
-async def test_the_log_says_whether_a_computer_is_not_allowed_or_failed(
+async def test_the_log_says_why_there_are_no_tools(
     caplog: pytest.LogCaptureFixture, error: SmcpError, said: str
 ) -> None:
     computers = Computers()
@@ -168,7 +168,7 @@ async def test_the_log_says_whether_a_computer_is_not_allowed_or_failed(
     async with caching(computers) as cache:
         cache.refresh("a")
         assert await cache.all() == {}
-    assert caplog.messages == [f"the tools of Computer 'a' {said}"]
+    assert caplog.messages == [f"no tools of Computer 'a': {said}"]
 
 
 async def test_a_closing_agent_logs_no_failed_fetch(

@@ -14,7 +14,6 @@ from smcp_agent.errors import (
     SmcpError,
     TimedOut,
     Unavailable,
-    unanswered_message,
 )
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
@@ -184,7 +183,9 @@ class ToolCache:
                 entry.tried.set()
                 if isinstance(error, Closed):
                     return
-                logger.warning("the tools of Computer %r %s: %s", computer, unanswered_message(error), error.message)
+                logger.warning(
+                    "the tools of Computer %r could not be fetched: error %d: %s", computer, error.code, error
+                )
                 if isinstance(error, PASSING):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(backoff.next()):

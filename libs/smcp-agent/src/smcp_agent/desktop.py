@@ -11,7 +11,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from smcp_agent.cache import AnswerCache, Query
-from smcp_agent.errors import SmcpError, unanswered_message
+from smcp_agent.errors import SmcpError
 from smcp_agent.office import Office
 from smcp_agent.rpc import JsonObject, RpcClient
 from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
@@ -128,7 +128,7 @@ class DesktopMethods:
         try:
             return await self.desktop(computer, max_age=max_age)
         except SmcpError as error:
-            logger.warning("the desktop of Computer %r %s: %s", computer, unanswered_message(error), error.message)
+            logger.warning("no desktop of Computer %r: error %d: %s", computer, error.code, error.message)
             return None
 
 

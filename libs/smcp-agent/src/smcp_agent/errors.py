@@ -92,11 +92,6 @@ def not_open() -> Closed:
     return Closed("this SmcpAgent is not open: use it inside its `async with`, or after `open()`")
 
 
-def unanswered_message(error: SmcpError) -> str:
-    """The log message when one Computer did not answer a request that went to all of them."""
-    return "may not be seen by this Agent (403)" if isinstance(error, NotAllowed) else "could not be fetched"
-
-
 def without_traceback(error: SmcpError) -> SmcpError:
     """A copy, to be raised again: one that was raised has a traceback, and may have got more `details`."""
     kind = type(error)
