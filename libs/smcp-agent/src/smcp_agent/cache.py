@@ -183,9 +183,7 @@ class ToolCache:
                 entry.tried.set()
                 if isinstance(error, Closed):
                     return
-                logger.warning(
-                    "the tools of Computer %r could not be fetched: error %d: %s", computer, error.code, error
-                )
+                logger.warning("no tools of Computer %r: error %d: %s", computer, error.code, error.message)
                 if isinstance(error, PASSING):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(backoff.next()):
