@@ -34,8 +34,6 @@ Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
 class Query(NamedTuple):
-    """A query to a Computer; None: to all."""
-
     kind: Literal["desktop", "finder", "resources"]
     computer: str | None
     detail: str | None = None

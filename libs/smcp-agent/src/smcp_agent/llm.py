@@ -179,7 +179,6 @@ class ModelMethods(ToolCallMethods):
         only: Collection[str] | None = None,
         max_chars: int | None = None,
     ) -> "list[NamedTool]":
-        """Raises as `openai_tools`."""
         wanted = {"computers": computers, "tags": tags, "only": only}
         for field, names in wanted.items():
             if isinstance(names, str):

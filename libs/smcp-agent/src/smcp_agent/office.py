@@ -55,7 +55,6 @@ class Room:
 
     @property
     def computers(self) -> list[str]:
-        """Their names, sorted."""
         return sorted(self._computers)
 
     def hold(self) -> None:
@@ -139,13 +138,11 @@ class Subscriptions:
             self._spawn(self._renew(others))
 
     def lost(self, computer: str) -> None:
-        """The Computer is there, and its subscriptions have ended."""
         self.left(computer)
         if wanted := [each for each in self._wanted if each.computer == computer]:
             self._renewals[computer] = self._spawn(self._renew(wanted))
 
     def left(self, computer: str) -> None:
-        """The Computer left: nothing is asked of it until it is back."""
         if (renewal := self._renewals.pop(computer, None)) is not None:
             renewal.cancel()
 

@@ -74,7 +74,6 @@ def anthropic_output(result: CallResult) -> list[dict[str, Any]]:
 
 
 def _picture(block: Content) -> ImageContent | None:
-    """A picture that the APIs take, from an image or an embedded resource."""
     match block:
         case ImageContent(data, kind) | ResourceContent(blob=str(data), mime_type=kind) if kind in PICTURES:
             with suppress(ValueError):

@@ -69,8 +69,6 @@ def clock() -> float:
 
 
 class RpcClient:
-    """Sends the requests of an Agent over a link that may break."""
-
     def __init__(self, office: str, agent: str, link: Link, spawn: Spawn, max_away: float) -> None:
         self._office = office
         self._agent = agent
@@ -219,8 +217,6 @@ class RpcClient:
 
 
 class _Tries:
-    """One request over its tries. Times are the loop's."""
-
     def __init__(self, event: str, data: dict[str, Any], now: float, timeout: float) -> None:
         self.event = event
         self.data = data
@@ -240,7 +236,6 @@ class _Tries:
         self._backoff = Backoff(0.15, 2.0)
 
     def begin(self, now: float) -> None:
-        """Give the request the time that is left, and its age where it is a repeat."""
         self.began, self._stamped_at = now, clock()
         if "timeout" in self.data:
             self.data["timeout"] = max(1, min(self.data["timeout"], math.ceil(self.ends_at - now)))

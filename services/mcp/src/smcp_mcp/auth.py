@@ -60,8 +60,6 @@ class _User(AuthenticatedUser):
 
 @dataclass(slots=True)
 class RequestHolder:
-    """One request, for `smcp_auth.quotas`."""
-
     tenants: tuple[str | None, str | None, Quota | None]
     """Its office, and the identity and quota of its caller."""
     membership: object = None
@@ -115,7 +113,6 @@ class Authorization:
         )
 
     def session_holder(self, request: Request) -> RequestHolder:
-        """For the sessions of the clients of a key or token."""
         principal = _principal_of(request)
         quota = self._own_quota(principal, "sockets", DEFAULT_MAX_SESSIONS)
         return RequestHolder((None, None if principal is None else f"sessions of {principal.identity}", quota))
@@ -185,7 +182,6 @@ class Authorization:
         return counter
 
     def _own_quota(self, principal: Principal | None, name: str, default: int) -> Quota:
-        """What the key or token says; else the default, or the setting if that is less."""
         own = None if principal is None or principal.grants.quota is None else getattr(principal.grants.quota, name)
         return Quota(**{name: min(default, self._quotas[name] or default) if own is None else own})
 
@@ -209,7 +205,6 @@ class Authorization:
         return source_of(address, request.headers.getlist("X-Forwarded-For"), self._proxies)
 
     def _resource(self, request: Request) -> str | None:
-        """The identifier of the office for OAuth."""
         return None if self._public_url is None else f"{self._public_url}{_path(request)}"
 
     async def _metadata(self, request: Request) -> Response:

@@ -123,7 +123,6 @@ class BufferedRequest:
             await asyncio.sleep(0)
 
     async def receive(self) -> Message:
-        """ASGI's, which begins with the body that was read."""
         if not self._body_given:
             self._body_given = True
             return {"type": "http.request", "body": self.body, "more_body": False}

@@ -34,7 +34,6 @@ def serve(
 
 @asynccontextmanager
 async def open_service(settings: McpSettings) -> AsyncIterator[str]:
-    """The service with its health port; the body is given the URL for MCP clients."""
     readiness, metrics = Readiness(), Metrics()
     async with (
         serve_health(settings, readiness, metrics) as health,

@@ -83,8 +83,6 @@ class SeatTaken(Exception):
 
 
 class HeldOffice:
-    """Holds the seat until `ended` is set."""
-
     def __init__(self, manager: StreamableHTTPSessionManager, quotas: Quotas, idle_s: float) -> None:
         self.ended = asyncio.Event()
         self._manager = manager

@@ -85,7 +85,6 @@ async def _computers(agent: SmcpAgent) -> list[str]:
 
 
 def check_pairs(pairs: list[str] | None) -> list[str]:
-    """Callback of a parameter: texts with a `=`."""
     if not all("=" in each for each in pairs or ()):
         raise typer.BadParameter("is not of the form ARGUMENT=VALUE")
     return pairs or []
@@ -212,7 +211,6 @@ app.add_typer(mcp_app, name="mcp")
 
 
 def main() -> int:
-    """Run the command line; its exit code."""
     code: int | None = app(standalone_mode=True)
     return code or 0
 

@@ -43,7 +43,6 @@ BORDER: Final = 3
 
 
 def plain(text: str) -> str:
-    """`text` as a terminal may get it."""
     return printable(text, newline="\n")
 
 
@@ -59,7 +58,6 @@ def print_sessions(sessions: Sequence[SessionInfo], office: str) -> None:
 
 
 def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
-    """`why` says why there are none."""
     rows = [(tool.name, parameters(tool.params_schema), tool.description) for tool in tools]
     print_table("Tool", {"Parameters": 20, "Description": 20}, rows, f"No tools: {why}." if why else "No tools.")
     if any("*" in row[1] for row in rows):
@@ -129,7 +127,6 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
 
 
 def _base64_of(block: Content) -> str | None:
-    """The binary content of a block; None: there is none."""
     return block.data if isinstance(block, ImageContent | AudioContent) else getattr(block, "blob", None)
 
 
@@ -177,7 +174,6 @@ def print_hint(text: str, console: Console | None = None) -> None:
 
 
 def working(what: str) -> Progress:
-    """A spinner with the time that has passed; on standard error, and only at a terminal."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
@@ -186,7 +182,6 @@ def working(what: str) -> Progress:
 
 
 def show_progress(shown: Progress, note: ToolProgress) -> None:
-    """What a tool reports, in the line of `working`: its words, and a bar where it says how much there is to do."""
     (task,) = shown.tasks
     if note.total is not None and task.total is None:
         shown.columns = (*shown.columns, BarColumn(), TaskProgressColumn())
@@ -320,7 +315,6 @@ def print_event(event: events.Event, *, as_object: bool) -> None:
 
 
 def event_json(event: events.Event) -> dict[str, Any]:
-    """An event for programs: its name as `event`, and its fields; tools by their names."""
     said = {field.name: getattr(event, field.name) for field in fields(event)}
     match event:
         case events.ToolsChanged(tools=tools):

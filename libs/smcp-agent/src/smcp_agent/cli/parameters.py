@@ -54,7 +54,6 @@ def json_types(schema: Any, definitions: Any) -> set[str]:
 
 
 def _typed(key: str, text: str, kinds: set[str]) -> Any:
-    """The text's value: parsed as JSON if that gives an allowed type, else the text itself if a string is allowed."""
     if kinds != {"string"}:
         try:
             value = json.loads(text)
@@ -70,7 +69,6 @@ def _typed(key: str, text: str, kinds: set[str]) -> Any:
 
 
 def _read(name: str, hint: str) -> str:
-    """The text of a file; `-` is standard input."""
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

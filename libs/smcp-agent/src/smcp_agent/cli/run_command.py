@@ -42,8 +42,6 @@ WHY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The global options."""
-
     urls: Sequence[str]
     office: str
     name: str
@@ -106,8 +104,6 @@ async def no_tools(agent: SmcpAgent, computer: str) -> str:
 
 
 class Answer(NamedTuple):
-    """The output of a command."""
-
     json: Mapping[str, Any]
     show: Callable[[], None]
     """Prints it for people."""
@@ -145,7 +141,6 @@ def ask(
 
 
 async def follow(options: Options, seconds: float | None) -> bool:
-    """Print changes until the time is up. A line on standard error says when the watch has begun."""
     async with options.agent() as agent:
         stream = agent.events()
         there = ", ".join(agent.computers())

@@ -204,7 +204,6 @@ class Link:
 
     @property
     def failed(self) -> bool:
-        """Whether `ready` raises."""
         return self._failure is not None
 
     @property
@@ -214,7 +213,6 @@ class Link:
         return None if self.failed or connection is None or connection.lost.is_set() else connection
 
     def describe(self, place: EnterOfficeReq) -> None:
-        """From the next join on say this of the same member: what it can do may have changed."""
         self._place = place
 
     async def open(self) -> Connection:

@@ -110,7 +110,6 @@ class HttpSession:
 
 
 def open_packet(message: object) -> dict[str, Any] | None:
-    """The content of an open packet of Engine.IO; None: it is none, as python-engineio will say."""
     text = message.decode(errors="replace") if isinstance(message, bytes) else message
     if not isinstance(text, str) or not text.startswith("0{"):
         return None
@@ -122,8 +121,6 @@ def open_packet(message: object) -> dict[str, Any] | None:
 
 
 class _Listening(asyncio.Protocol):
-    """Stands before the protocol of a transport, and tells when bytes come, and that it has ended."""
-
     def __init__(self, protocol: asyncio.Protocol, on_bytes: Callable[[], None], on_end: Callable[[], None]) -> None:
         self._on_bytes = on_bytes
         self._on_end = on_end
@@ -204,7 +201,6 @@ def _strict(value: Any, **options: Any) -> str:
 
 
 def _fault(value: Any) -> list[str]:
-    """The path to the first part that JSON cannot say."""
     parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
     for key, part in parts:
         try:

@@ -175,8 +175,6 @@ class OfficeServer:
         return set()
 
     async def _learn(self) -> None:
-        """The tools of the Computers that tell them within `FIRST_TOOLS_S`; those of others come as events."""
-
         async def learn(computer: str) -> None:
             with suppress(SmcpError, TimeoutError):
                 async with asyncio.timeout(FIRST_TOOLS_S):
@@ -317,7 +315,6 @@ async def _progress(context: Context) -> AsyncIterator[Callable[[ToolProgress], 
 
 
 def _failed(text: str) -> dict[str, Any]:
-    """A result that a model can read."""
     return _mcp_result({"content": [{"type": "text", "text": text}], "isError": True})
 
 

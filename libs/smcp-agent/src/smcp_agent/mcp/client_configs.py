@@ -116,7 +116,6 @@ class McpClient:
 
 
 def _at(before: str, plain: str, position: int, indent: str, depth: int, members: Mapping[str, Any]) -> str:
-    """The text with these members at the beginning of the object that is open at the position."""
     lines = json.dumps(members, indent=indent, ensure_ascii=False).splitlines()[1:-1]
     text = "".join(f"\n{indent * (depth - 1)}{line}" for line in lines)
     rest = before[position:]

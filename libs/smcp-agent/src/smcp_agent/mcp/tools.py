@@ -245,7 +245,6 @@ def _input_schema(named: NamedTool) -> dict[str, Any]:
 
 
 def _object(text: object) -> dict[str, Any]:
-    """The JSON object that a text is; empty where it is none."""
     found = _parsed(text)
     return found if isinstance(found, dict) else {}
 
@@ -284,7 +283,6 @@ def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
 
 
 def _result(found: dict[str, Any]) -> dict[str, Any]:
-    """A result for clients that read its structure, and for those that read its text."""
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     return {"content": [{"type": "text", "text": text}], "structuredContent": found}
 
@@ -295,7 +293,6 @@ def _one_line(text: str) -> str:
 
 
 def _texts(named: NamedTool) -> list[str]:
-    """What is searched of a tool."""
     found = [named.tool.name] * _NAME_WEIGHT + [named.name, named.computer, *tags(named.tool)]
     found.append(str(_object((named.tool.meta or {}).get(MCP_TOOL)).get("title", "")))
     found.append(named.tool.description[:MAX_TEXT])
