@@ -110,7 +110,6 @@ class Subscriptions:
         self._wanted: dict[Subscription, int] = {}
         """Requests for each that were granted, or wait for an answer."""
         self._renewals: dict[str, asyncio.Task[None]] = {}
-        """By Computer."""
 
     def all(self) -> tuple[Subscription, ...]:
         return tuple(self._wanted)

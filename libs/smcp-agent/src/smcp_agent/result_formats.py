@@ -109,8 +109,6 @@ KEPT_CHARS: Final = 32 * 1024 * 1024
 KEPT_TEXTS: Final = 1000
 """Each text costs memory of its own, however short it is: it counts as this part of `KEPT_CHARS` at least."""
 RESULT_SCHEME: Final = "a2c-result://"
-_MAX_DIGITS: Final = len(str(KEPT_CHARS))
-"""Of an offset: no text is longer."""
 _OFFSET: Final = "?offset="
 """In a link, before the character at which the next page begins."""
 MAX_RESULT_META: Final = "anthropic/maxResultSizeChars"
@@ -160,7 +158,7 @@ class Previews:
         if whole is None or owner != user:
             raise NotFound(f"{name} is not kept (any more): call the tool again, for less", details={"uri": uri})
         if offset is None:
-            offset = int(said) if said.isdecimal() and len(said) <= _MAX_DIGITS else said or 0
+            offset = int(said) if said.isdecimal() and len(said) < 20 else said or 0
         if not isinstance(offset, int) or not 0 <= offset <= len(whole):
             raise refused("offset", f"a whole number from 0 to {len(whole)}")
         return CallResult(content=tuple(map(content_block, _page(name, whole, offset, max_chars))))

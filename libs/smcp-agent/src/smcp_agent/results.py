@@ -156,9 +156,7 @@ class InputRequest:
     computer: str
     tool: str
     params: Mapping[str, Any]
-    """What the tool was called with."""
     message: str
-    """For people."""
     schema: Mapping[str, Any] | None = None
     """JSON Schema of the answer's content; None: there is none to give."""
     url: str | None = None
@@ -283,7 +281,6 @@ class ResourceContents:
     """What `resources/read` gave: usually one content."""
 
     uri: str
-    """The URI of the content."""
     contents: tuple[ResourceContent, ...]
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """MCP's ReadResourceResult as it came over the wire."""

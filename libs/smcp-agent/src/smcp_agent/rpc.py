@@ -38,10 +38,8 @@ from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT
 from smcp_proto.validation import malformed, refused
 
 GRACE_S: Final = 2.0
-"""The server side answers 408 at the time-out; the SDK gives up this much later."""
+"""The server side answers 408 at the time-out; the SDK gives up this much later. Closing waits so long for cancels."""
 TOOL_CALL: Final = "client:tool_call"
-FLUSH_S: Final = 2.0
-"""How long closing may take for cancels: a call without one ends with its own time."""
 QUERY_S: Final = 30.0
 """The server side has so long for a query to a Computer."""
 
@@ -151,7 +149,7 @@ class RpcClient:
 
     async def flush(self) -> None:
         if self._cancels:
-            await asyncio.wait(self._cancels, timeout=FLUSH_S)
+            await asyncio.wait(self._cancels, timeout=GRACE_S)
 
     async def _cancel(self, data: dict[str, Any], within: float) -> None:
         backoff = Backoff(0.15, 2.0)

@@ -34,10 +34,8 @@ STOPPED: Final = 128
 """A signal ended the command: the signal's number is added, as shells do."""
 ENDING: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGHUP)
 """They end a command as ctrl-C does, unless they are ignored, as `nohup` has it."""
-COMPLETE_S: Final = 2.0
-"""How long somebody who pressed the tab key waits."""
-WHY_S: Final = 5.0
-"""How long an explanation may hold up an answer that is there."""
+HELP_S: Final = 2.0
+"""How long a completion may take, and the reason why there are no tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def completions(
     chosen = Options.chosen(*(given[each] for each in ("url", "office", "name", "token", "max_payload")), as_json=False)
 
     async def names() -> list[str]:
-        async with asyncio.timeout(COMPLETE_S), chosen.agent() as agent:
+        async with asyncio.timeout(HELP_S), chosen.agent() as agent:
             return [each for each in await ask_names(agent) if each.startswith(beginning)]
 
     try:
@@ -98,7 +96,7 @@ def completions(
 async def no_tools(agent: SmcpAgent, computer: str) -> str:
     """Why a Computer lists no tools; empty where it lists some, or does not say soon: not all know the query."""
     with suppress(SmcpError, TimeoutError):
-        async with asyncio.timeout(WHY_S):
+        async with asyncio.timeout(HELP_S):
             return "" if await agent.tools(computer) else await agent.why_no_tools(computer)
     return ""
 
@@ -106,7 +104,6 @@ async def no_tools(agent: SmcpAgent, computer: str) -> str:
 class Answer(NamedTuple):
     json: Mapping[str, Any]
     show: Callable[[], None]
-    """Prints it for people."""
     failed: bool = False
 
 

@@ -36,14 +36,12 @@ from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import Malformed, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
-from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, fitting
+from smcp_agent.mcp.resources import LIST_S, Context, OfficePrompts, OfficeResources, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_agent.results import InputAnswer, InputRequest
 from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool, ToolProgress
 
-FIRST_TOOLS_S: Final = 5.0
-"""How long the first list waits for Computers that do not answer; their tools are announced when they come."""
 MAX_KEPT: Final = 4096
 """Names kept for tools that are gone: a Computer with ever new tools costs no more."""
 CHANGES: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
@@ -177,7 +175,7 @@ class OfficeServer:
     async def _learn(self) -> None:
         async def learn(computer: str) -> None:
             with suppress(SmcpError, TimeoutError):
-                async with asyncio.timeout(FIRST_TOOLS_S):
+                async with asyncio.timeout(LIST_S):
                     self._tools[computer] = await self._agent.tools(computer)
 
         self._tools.clear()

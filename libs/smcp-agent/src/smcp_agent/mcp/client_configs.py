@@ -41,7 +41,6 @@ class McpClient:
     section: str = "mcpServers"
     reference: str | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
-    """What an entry has beside the command."""
 
     @property
     def path(self) -> Path:

@@ -29,7 +29,7 @@ from smcp_agent.tool_calls import MAX_CHARS
 from smcp_proto.errors import SmcpCode
 
 LIST_S: Final = 5.0
-"""A Computer that does not list its resources within this time is left out of a list."""
+"""How long a Computer may take to list something, before it is left out, and to confirm an unsubscribe."""
 SCHEME: Final = "smcp://"
 PART: Final = 60
 """Items of a list that are checked in one go: some 5 ms."""

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import mcp_types as types
@@ -19,11 +19,8 @@ from mcp.shared.subscriptions import event_to_notification
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import RateLimited, SmcpError
 from smcp_agent.events import ResourceUpdated
-from smcp_agent.mcp.resources import Context, OfficeResources, no_resource
+from smcp_agent.mcp.resources import LIST_S, Context, OfficeResources, no_resource
 from smcp_proto.uris import without_query
-
-UNWATCH_S: Final = 5.0
-"""How long a disconnect waits for Computers to confirm unsubscribes."""
 
 Watcher = Callable[[int], None]
 """The session of a client of MCP 2025, or a stream of one of 2026: counts the resources that it watches. It gets the
@@ -170,7 +167,7 @@ class ClientSubscriptions:
     async def _release(self, watcher: Watcher, *uris: str) -> None:
         """Remove a watcher from these resources, or from all if none is given."""
         mine = uris or [uri for uri, watchers in self._watchers.items() if watcher in watchers]
-        with anyio.move_on_after(UNWATCH_S, shield=True):
+        with anyio.move_on_after(LIST_S, shield=True):
             async with anyio.create_task_group() as group:
                 for uri in mine:
                     group.start_soon(self._unwatch, uri, watcher)
