@@ -131,15 +131,8 @@ class Authorization:
             del self._open[scope]
         return None
 
-    def may(self, context: Context, tool: NamedTool) -> bool:
-        return self._allowed(_principal_of(context.request), tool)
-
-    def sender_may(self, tool: NamedTool) -> bool:
-        """As `may`, where there is no context yet."""
-        return self._allowed(_sender.get(), tool)
-
-    def _allowed(self, principal: Principal | None, tool: NamedTool) -> bool:
-        rights = self._rights(principal)
+    def may(self, context: Context | None, tool: NamedTool) -> bool:
+        rights = self._rights(_sender.get() if context is None else _principal_of(context.request))
         return rights is None or (
             rights.may_ask(tool.computer)
             and rights.may_name(tool.tool.name)

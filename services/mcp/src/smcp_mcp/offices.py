@@ -202,7 +202,6 @@ class Offices:
         office = OfficeServer(
             agent,
             may=self._access.may,
-            sender_may=self._access.sender_may,
             may_ask=self._access.may_ask,
             listing=ToolListOptions(
                 mode=lambda context: client_options(context.request).tools,

@@ -68,8 +68,8 @@ class OfficeServer:
     Args:
         agent: has entered the office. All clients are this Agent to the office.
         timeout: seconds that a call may take.
-        may: whether the sender of an MCP request may use a tool. Other tools are not listed.
-        sender_may: as `may`, for the sender of the HTTP request that the current task answers: there is no context yet.
+        may: whether the sender of an MCP request may use a tool (None: of the HTTP request that the current task
+            answers). Other tools are not listed.
         may_ask: whether the sender may use the resources, prompts and completion of the Computer of that name.
         listing: when the list is a search in place of all tools.
         max_chars: how many characters of a result the sender gets; the rest is a resource. None: everything.
@@ -87,8 +87,7 @@ class OfficeServer:
         agent: SmcpAgent,
         *,
         timeout: float = MAX_TIMEOUT_S,
-        may: Callable[[Context, NamedTool], bool] = lambda _, __: True,
-        sender_may: Callable[[NamedTool], bool] = lambda _: True,
+        may: Callable[[Context | None, NamedTool], bool] = lambda _, __: True,
         may_ask: Callable[[Context, str], bool] = lambda _, __: True,
         listing: ToolListOptions | None = None,
         max_chars: Callable[[Context], int | None] = lambda _: None,
@@ -100,7 +99,7 @@ class OfficeServer:
         self._timeout = timeout
         self._max_chars = max_chars
         self._when_gone = when_gone
-        self._listed = OfficeTools(may, listing or ToolListOptions(), sender_may)
+        self._listed = OfficeTools(may, listing or ToolListOptions())
         self._tools: dict[str, Tools] = {}
         self._kept: dict[tuple[str, str], str] = {}
         """The name of each tool, by Computer and own name, also of those that are gone: it stays theirs."""

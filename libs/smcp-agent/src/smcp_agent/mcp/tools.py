@@ -95,17 +95,10 @@ class _Call(_Describe):
 
 
 class OfficeTools:
-    """The part of the office's MCP server that lists, finds and searches tools. `may` and `sender_may` decide
-    who sees a tool (see `OfficeServer`)."""
+    """The part of the office's MCP server that lists, finds and searches tools. `may` as of `OfficeServer`."""
 
-    def __init__(
-        self,
-        may: "Callable[[Context, NamedTool], bool]",
-        listing: ToolListOptions,
-        sender_may: Callable[[NamedTool], bool] = lambda _: True,
-    ) -> None:
+    def __init__(self, may: "Callable[[Context | None, NamedTool], bool]", listing: ToolListOptions) -> None:
         self._may = may
-        self._sender_may = sender_may
         self._listing = listing
         self._tools: dict[str, _Tool] = {}
 
@@ -141,7 +134,7 @@ class OfficeTools:
         SDK would search it in each call. None also if the sender may not use the tool: an error about a header would
         reveal that the tool exists."""
         tool = self._tools.get(name)
-        return tool.header_schema if tool is not None and self._sender_may(tool.named) else None
+        return tool.header_schema if tool is not None and self._may(None, tool.named) else None
 
     async def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound."""
