@@ -244,7 +244,7 @@ def test_an_entry_that_could_not_work_is_not_made(home: Path, how: str, options:
         (
             "codex",
             'mcp_servers = { a = { command = "x" } }',
-            "its 'mcp_servers' is written in a way that cannot be added to",
+            "a part of it would be lost, such as comments: add the entry by hand",
         ),
         ("codex", "mcp_servers = 5", "it has no object 'mcp_servers'"),
         ("cursor", '{"a": {"b": 1, "b": 2}}', "'b' stands twice in one object"),

@@ -10,7 +10,8 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,11 +67,11 @@ class McpClient:
 
     def changed(self, before: str, name: str, entry: Mapping[str, Any]) -> str | None:
         """The file's text with the entry; None: it is there. Raises ConfigFileError."""
-        toml = self.file.endswith(".toml")
+        kind, read = ("TOML", tomllib.loads) if self.file.endswith(".toml") else ("JSON", _read_json)
         try:
-            document = tomllib.loads(before) if toml else _read_json(before)
+            document = read(before)
         except (ValueError, RecursionError) as error:
-            raise ConfigFileError(f"it is not {'TOML' if toml else 'JSON'} ({error})") from None
+            raise ConfigFileError(f"it is not {kind} ({error})") from None
         section = document.get(self.section, {}) if isinstance(document, dict) else None
         if not isinstance(section, dict):
             raise ConfigFileError(f"it has no object {self.section!r}")
@@ -81,31 +82,27 @@ class McpClient:
                 return None
             raise ConfigFileError(f"{name!r} is there already: remove it, or choose another name with --entry")
         merged = self._with(document, name, entry)
-        if toml:
-            after = f"{before.rstrip()}\n\n{self.text(name, entry)}".lstrip()
-            if not _means(after, merged, tomllib.loads):
-                raise ConfigFileError(f"its {self.section!r} is written in a way that cannot be added to")
-            return after
-        return self._changed_json(before, merged, name, entry)
+        for after in self._inserted(before, merged, name, entry):
+            with suppress(ValueError, ConfigFileError):
+                if read(after) == merged:
+                    return after
+        raise ConfigFileError("a part of it would be lost, such as comments: add the entry by hand")
 
-    def _changed_json(self, before: str, merged: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> str:
-        """The entry is inserted, and the rest of the text stays; where that is not possible, all is written anew."""
+    def _inserted(self, before: str, merged: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        """The text with the entry first in each object that may be that of the servers, and in a new one; all of it
+        written anew, if it has no comments."""
+        if self.file.endswith(".toml"):
+            yield f"{before.rstrip()}\n\n{self.text(name, entry)}".lstrip()
+            return
+        before = before if before.strip() else "{}\n"
         found = re.search(r'^([ \t]+)"', before, re.MULTILINE)
-        indent = found[1] if found else "  "
-        for after in self._inserted(before if before.strip() else "{}\n", indent, name, entry):
-            if _means(after, merged, _read_json):
-                return after
-        if plain_json(before) != before:
-            raise ConfigFileError("it has comments or trailing commas, which would be lost: add the entry by hand")
-        return json.dumps(merged, indent=indent, ensure_ascii=False) + "\n"
-
-    def _inserted(self, before: str, indent: str, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
-        """The text with the entry first in each object that may be that of the servers, and in a new one."""
-        plain = plain_json(before)
+        indent, plain = found[1] if found else "  ", plain_json(before)
         for opening in re.finditer(rf'"{self.section}"\s*:\s*{{', plain):
             yield _at(before, plain, opening.end(), indent, 2, {name: entry})
         if first := re.search("{", plain):
             yield _at(before, plain, first.end(), indent, 1, {self.section: {name: entry}})
+        if plain == before:
+            yield json.dumps(merged, indent=indent, ensure_ascii=False) + "\n"
 
     def _with(self, document: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         merged = {**document, self.section: {**document.get(self.section, {}), name: dict(entry)}}
@@ -131,13 +128,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(set(keys)) < len(keys):
         raise ConfigFileError(f"{max(keys, key=keys.count)!r} stands twice in one object, and one would be lost")
     return dict(pairs)
-
-
-def _means(text: str, document: Mapping[str, Any], read: Callable[[str], Any]) -> bool:
-    try:
-        return bool(read(text) == document)
-    except (ValueError, ConfigFileError):
-        return False
 
 
 def _directories() -> dict[str, Path]:
