@@ -12,6 +12,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     if sys.stdout is None:  # closed (`>&-`)
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 -- until the process ends
-    from smcp_agent.cli.main import main as run  # noqa: PLC0415 -- half a second of imports, which ctrl-C may end
+    from smcp_agent.cli.main import app  # noqa: PLC0415 -- half a second of imports, which ctrl-C may end
 
-    sys.exit(run())
+    app()
+    sys.exit()

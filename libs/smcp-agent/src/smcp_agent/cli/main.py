@@ -28,7 +28,6 @@ from smcp_agent.cli.output import (
     print_result,
     print_sessions,
     print_statuses,
-    print_templates,
     print_tools,
     save_binaries,
     show_progress,
@@ -210,11 +209,6 @@ def asks(what: str, name: str | None = None) -> Callable[[Query], Query]:
 app.add_typer(mcp_app, name="mcp")
 
 
-def main() -> int:
-    code: int | None = app(standalone_mode=True)
-    return code or 0
-
-
 @asks("asking who is in the office", name="list")
 async def list_room(agent: SmcpAgent) -> Answer:
     """Who is in the office."""
@@ -284,14 +278,16 @@ async def finder(
 async def resources(agent: SmcpAgent, computer: Computer, server: OnlyServer = None) -> Answer:
     """The resources of a Computer."""
     found = [each async for each in agent.iter_resources(computer, server=server)]
-    return Answer({"computer": computer, "resources": found}, lambda: print_resources(found))
+    return Answer({"computer": computer, "resources": found}, lambda: print_resources("Resource", "uri", found))
 
 
 @asks("asking {computer} for its templates")
 async def templates(agent: SmcpAgent, computer: Computer, server: OnlyServer = None) -> Answer:
     """The templates of resources of a Computer; `complete` finds values for their arguments."""
     found = [each async for each in agent.iter_resource_templates(computer, server=server)]
-    return Answer({"computer": computer, "resourceTemplates": found}, lambda: print_templates(found))
+    return Answer(
+        {"computer": computer, "resourceTemplates": found}, lambda: print_resources("Template", "uriTemplate", found)
+    )
 
 
 @asks("asking {computer} for values")

@@ -214,19 +214,13 @@ def print_documents(page: JsonObject, offset: int) -> None:
         print_hint(f"Documents whose metadata is not known now, and which may be missing: {as_listed}.")
 
 
-def print_resources(resources: Sequence[JsonObject]) -> None:
+def print_resources(what: str, key: str, listed: Sequence[JsonObject]) -> None:
+    """Resources, or templates: `what` names the first column, whose values are under `key`."""
     rows = [
-        (each["uri"], each.get("title") or each["name"], each.get("mimeType", ""), str(each.get("serverId", "")))
-        for each in resources
+        (each[key], each.get("title") or each["name"], each.get("mimeType", ""), str(each.get("serverId", "")))
+        for each in listed
     ]
-    print_table("Resource", {"Name": 20, "Type": 12, "Server": 10}, rows, "No resources.")
-
-
-def print_templates(templates: Sequence[JsonObject]) -> None:
-    rows = [
-        (each["uriTemplate"], each.get("title") or each["name"], str(each.get("serverId", ""))) for each in templates
-    ]
-    print_table("Template", {"Name": 20, "Server": 10}, rows, "No templates.")
+    print_table(what, {"Name": 20, "Type": 12, "Server": 10}, rows, f"No {what.lower()}s.")
 
 
 def print_completion(completion: JsonObject) -> None:
