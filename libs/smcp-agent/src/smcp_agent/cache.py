@@ -7,14 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
-from smcp_agent.errors import (
-    Closed,
-    NotFound,
-    RateLimited,
-    SmcpError,
-    TimedOut,
-    Unavailable,
-)
+from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import no_such_computer

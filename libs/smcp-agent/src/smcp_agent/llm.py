@@ -20,14 +20,7 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 from pydantic import ValidationError
 
 from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
-from smcp_agent.result_formats import (
-    allowed_chars,
-    anthropic_output,
-    data_url,
-    model_parts,
-    openai_parts,
-    result_text,
-)
+from smcp_agent.result_formats import allowed_chars, anthropic_output, data_url, model_parts, openai_parts, result_text
 from smcp_agent.results import CallResult, ImageContent, OnInput, TextContent
 from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S, CallOptions, ToolCallMethods
 from smcp_proto.printable import did_you_mean

@@ -17,15 +17,7 @@ from pydantic import ValidationError
 from smcp_agent.cache import AnswerCache, ToolCache
 from smcp_agent.errors import BadReply, NoAnswer
 from smcp_agent.result_formats import Previews, allowed_chars
-from smcp_agent.results import (
-    MAX_ROUNDS,
-    CallResult,
-    OnInput,
-    Responses,
-    answered,
-    call_result,
-    given_up,
-)
+from smcp_agent.results import MAX_ROUNDS, CallResult, OnInput, Responses, answered, call_result, given_up
 from smcp_agent.rpc import GRACE_S, RpcClient, checked, mapping_of, replier, request_span
 from smcp_proto.schemas import PROGRESS, ToolCallReq, ToolProgress, ToolProgressNotification
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S, ON_BEHALF, OnBehalf

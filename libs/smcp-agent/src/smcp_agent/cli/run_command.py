@@ -19,14 +19,7 @@ from rich.progress import Progress
 from smcp_agent.cli.output import print_error, print_event, print_hint, print_json
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
-from smcp_agent.errors import (
-    CannotConnect,
-    Malformed,
-    NotAGateway,
-    NotAuthenticated,
-    SmcpError,
-    TimedOut,
-)
+from smcp_agent.errors import CannotConnect, Malformed, NotAGateway, NotAuthenticated, SmcpError, TimedOut
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
