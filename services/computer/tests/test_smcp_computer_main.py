@@ -164,7 +164,7 @@ async def test_run_says_each_error_and_each_warning_of_a_bad_file_on_a_line_of_i
     good = {"command": "cat", "unknown": 1}
     file = write(tmp_path / "c.json", bad={"command": "x", "args": "y", "env": "z"}, good=good)
     code, _, err = await run("run", *PLACE, "--config", file)
-    assert (code, [line.partition(f": {file}: ")[0] for line in err.splitlines()]) == (2, ["warning", "error", "error"])
+    assert (code, [line.partition(f": {file}: ")[0] for line in err.splitlines()]) == (2, ["error", "error", "warning"])
 
 
 async def test_a_file_without_servers_is_refused_by_a_strict_validate(tmp_path: Path) -> None:

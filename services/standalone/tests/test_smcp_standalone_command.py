@@ -232,7 +232,7 @@ async def test_data_is_kept_and_used_by_one_at_a_time(config: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["up", "--config", "nowhere.json"], "--config: nowhere.json: cannot be read"),
+        (["up", "--config", "nowhere.json"], "nowhere.json: cannot be read"),
         (["up", "--config", "x" * 300], "cannot be read: File name too long"),
         (["audit", "verify", "--file", "x" * 300], "cannot be read: File name too long"),
         (["up", "--office", ""], "--office"),
@@ -263,8 +263,8 @@ def test_up_tells_a_warning_beside_a_mistake_as_a_warning(tmp_path: Path) -> Non
     refused = smcp("up", "--config", str(config))
     assert refused.returncode == 2
     assert refused.stderr.splitlines() == [
-        f"error: --config: {config}: servers.a.args.0: must be a string",
-        f"warning: --config: {config}: servers.a.colour: is not a known field",
+        f"error: {config}: servers.a.args.0: must be a string",
+        f"warning: {config}: servers.a.colour: is not a known field",
     ]
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -24,10 +24,7 @@ from smcp_proto.jsonc import has_comments
 from smcp_proto.printable import did_you_mean
 from smcp_service.files import locked, replace_files
 from smcp_service.lifecycle import Failure
-from smcp_service.settings import SettingsError, load_settings
-
-if TYPE_CHECKING:
-    from smcp_computer.pins import Entries
+from smcp_service.settings import load_settings
 
 servers_app = typer.Typer(no_args_is_help=True, help="Add, change, stop and restart MCP servers of a running Computer.")
 secrets_app = typer.Typer(
@@ -56,9 +53,9 @@ def edit_file(
             config = parse_config(json.dumps(document))
             replace_files({file: _text(document)}, keep_access=True)
     except OSError as error:
-        raise ConfigError(f"{path}: {_not_writable(file, error)}") from None
+        raise _not_writable(path, error) from None
     except ConfigError as error:
-        raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from None
+        raise error.at(path) from None
     if name not in config.servers:
         return []
     own = config.places[name].field()
@@ -69,11 +66,11 @@ def write_new(path: Path, document: Mapping[str, Any]) -> None:
     """Write a configuration that its user alone can read, as it may hold secrets. Raises ConfigError: it cannot be
     written, or there is a file already."""
     if path.exists():
-        raise ConfigError("is there already: write the result to another file, and move its servers by hand")
+        raise ConfigError("is there already: write the result to another file, and move its servers by hand").at(path)
     try:
         replace_files({path: _text(document)})
     except OSError as error:
-        raise ConfigError(_not_writable(path, error)) from None
+        raise _not_writable(path, error) from None
 
 
 def edited(
@@ -106,9 +103,9 @@ def _text(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _not_writable(path: Path, error: OSError) -> str:
-    why = f"cannot be written in {path.parent}: {error.strerror or type(error).__name__}"
-    return f"{why}; a Computer that may only read its configuration, as under systemd, leaves the change to you"
+def _not_writable(path: Path, error: OSError) -> ConfigError:
+    why = error.strerror or type(error).__name__
+    return ConfigError(f"cannot be written in {path.resolve().parent}: {why}").at(path)
 
 
 @servers_app.command()
@@ -179,10 +176,7 @@ def _edit(
 ) -> None:
     """Change the file of the running Computer, which then says what becomes of the server."""
     computer = find(office, name)
-    try:
-        warnings = edit_file(Path(computer.ask("GET", "status")["config"]), action, which, body, replace=replace)
-    except ConfigError as error:
-        raise SettingsError(*error.problems) from None
+    warnings = edit_file(Path(computer.ask("GET", "status")["config"]), action, which, body, replace=replace)
     said = computer.ask("POST", "servers", which, "reload")
     _print_outcome({**said, "warnings": warnings}, which, as_json)
 
@@ -245,7 +239,7 @@ def pin(
         print_json({"file": str(file), "difference": difference})
 
 
-def _difference(before: "Entries", after: "Entries") -> Iterator[str]:
+def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """As `diff -u` shows it, tool by tool."""
     from smcp_computer.pins import readable_json  # noqa: PLC0415 -- as above
 
@@ -256,7 +250,6 @@ def _difference(before: "Entries", after: "Entries") -> Iterator[str]:
         yield from difflib.unified_diff(old, new, f"{where} (pinned)", f"{where} (now)", lineterm="")
 
 
-_USED: Final = "a running Computer uses it after: smcp-computer servers restart SERVER"
 ConfigFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A configuration file; it is replaced")]
 
 
@@ -292,7 +285,8 @@ def set_value(
         known = [each["id"] for each in find(office, name).ask("GET", "inputs")["inputs"]]
         if input_id not in known:
             warn(f"the configuration has no input {input_id!r}{did_you_mean(input_id, known)}")
-    _report("kept", input_id, f"kept {input_id!r}; {_USED}", as_json)
+    used = "a running Computer uses it after: smcp-computer servers restart SERVER"
+    _report("kept", input_id, f"kept {input_id!r}; {used}", as_json)
 
 
 @secrets_app.command("list")

@@ -120,17 +120,13 @@ class Confirmation:
     def policy(self) -> str:
         """What becomes of "tool calls" of which the configuration says nothing, and why; for the user of this host."""
         given = f"{SETTING}={self.setting}"
-        match self.setting:
-            case Confirm.DENY:
-                return f"are refused ({given})"
-            case Confirm.ASK if self._by_agent:
-                return f"are confirmed by the Agent's user ({SETTING}=agent)"
-            case Confirm.ASK if self._asker is None:
-                return f"are refused ({given}, and nobody can be asked)"
-            case Confirm.ASK:
-                return f"are confirmed {self._asker} ({f'{SETTING}=allow asks nobody' if self._is_default else given})"
-            case _:
-                return f"run unasked ({f'no terminal is attached; see {SETTING}' if self._is_default else given})"
+        if self._by_agent:
+            return f"are confirmed by the Agent's user ({SETTING}=agent)"
+        if self.setting is Confirm.ALLOW:
+            return f"run unasked ({f'no terminal is attached; see {SETTING}' if self._is_default else given})"
+        if self.setting is Confirm.DENY or self._asker is None:
+            return f"are refused ({given}{'' if self.setting is Confirm.DENY else ', and nobody can be asked'})"
+        return f"are confirmed {self._asker} ({f'{SETTING}=allow asks nobody' if self._is_default else given})"
 
     async def refusal(
         self, target: Target, request: ToolCallReq, caller: Caller, *, approved: bool | None = None

@@ -5,8 +5,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final
@@ -89,15 +88,12 @@ def serve(
         strict=strict,
     )
     check_connection(settings)
-    configuration = read_config(settings.config)
+    configuration = load_config(settings.config)
     if check_config:
         from smcp_computer.pins import read_pins  # noqa: PLC0415 -- as below
 
         read_pins(pins_path(settings))
-    if check_config or configuration.problems:
         _say("warning", settings.config, configuration.warnings)
-    if configuration.problems:
-        raise SettingsError(*(f"{settings.config}: {problem}" for problem in configuration.problems))
     if not check_config and not {"gateway_url", "nats_url", "nats_creds"} & settings.model_fields_set:
         where = "is missing: where a gateway listens, such as http://127.0.0.1:8000 (`smcp up` prints it)"
         raise SettingsError(f"--gateway (SMCP_GATEWAY_URL): {where}; or set SMCP_NATS_URL, to connect over NATS")
@@ -149,14 +145,15 @@ def import_file(
     as_json: Json = False,
 ) -> None:
     """Convert the file of another MCP host; print it, or also write it with --write. --json includes the warnings."""
-    with _refused(file):
+    try:
         document, configuration = imported(file)
+    except ConfigError as error:
+        raise error.at(file) from None
     warnings = [*configuration.warnings, *literal_secrets(configuration)]
     if not as_json:
         _say("warning", file, warnings)
     if write is not None:
-        with _refused(write):
-            write_new(write, document)
+        write_new(write, document)
         if not as_json:
             typer.echo(f"{write} is written", err=True)
     print_json({"configuration": document, "warnings": warnings} if as_json else document)
@@ -187,10 +184,7 @@ def install(
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user):
         raise SettingsError(f"--user: {user!r} is no name of a user of Linux")
     check_connection(load_settings(ComputerSettings, config=config, office=office, name=name, gateway_url=gateway))
-    try:
-        load_config(config)
-    except ConfigError as error:
-        raise SettingsError(*(f"--config: {each}" for each in error.problems), warnings=error.warnings) from None
+    load_config(config)
     token = ETC / ("token" if nats is None else "nats.json")
     wanted = [  # and their modes
         (Path("/etc/systemd/system") / UNIT, unit_text(user), 0o644),
@@ -266,16 +260,6 @@ def _read_environment(path: Path | None) -> None:
         raise SettingsError(f"--env-file: {path} {error}") from None
     for name, value in variables.items():
         os.environ.setdefault(name, value)
-
-
-@contextmanager
-def _refused(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        _say("error", path, error.problems)
-        _say("warning", path, error.warnings)
-        raise typer.Exit(SettingsError.exit_code) from None
 
 
 def _say(kind: str, path: Path, sentences: Iterable[str]) -> None:

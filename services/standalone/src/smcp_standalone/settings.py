@@ -17,7 +17,6 @@ from smcp_auth import api_keys
 from smcp_auth.grants import UNLIMITED
 from smcp_auth.settings import check_auth
 from smcp_computer.config.file import ComputerConfig, load_config
-from smcp_computer.config.lint import ConfigError
 from smcp_computer.settings import ComputerSettings
 from smcp_gateway.settings import GatewaySettings
 from smcp_mcp.settings import McpSettings, check_access
@@ -138,7 +137,7 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     registry = load_settings(RegistrySettings, audit=audit)
     computer = load_settings(ComputerSettings, config=config, office=options.office, name=options.name, audit=audit)
     mcp = _mcp_settings(options, gateway, audit) if options.mcp else None
-    return UpSettings(registry, gateway, computer, _configuration(config), mcp)
+    return UpSettings(registry, gateway, computer, load_config(config), mcp)
 
 
 def with_key(settings: UpSettings, directory: Path) -> UpSettings:
@@ -178,14 +177,6 @@ def up_model(options: UpOptions) -> NatsModel:
         return model_of(whole)  # a credential may be called like one of ours
     except NatsConfigError as error:
         raise error.at("--hosts") from None
-
-
-def _configuration(path: Path) -> ComputerConfig:
-    try:
-        return load_config(path)
-    except ConfigError as error:
-        told, doubts = ([f"--config: {each}" for each in said] for said in (error.problems, error.warnings))
-        raise SettingsError(*told, warnings=doubts) from None
 
 
 def _mcp_settings(options: UpOptions, gateway: GatewaySettings, audit: str | None) -> McpSettings:

@@ -51,17 +51,19 @@ class ComputerConfig:
     without_env_files: Mapping[str, MCPServerConfig] = field(default_factory=dict)
     """The servers as the file has them."""
 
-    def valid(self, file: str = "") -> "ComputerConfig":
-        """Raises ConfigError: there are problems. `file` is before each of them."""
+    def valid(self) -> "ComputerConfig":
+        """Raises ConfigError: there are problems."""
         if self.problems:
-            problems, warnings = ([f"{file}{each}" for each in said] for said in (self.problems, self.warnings))
-            raise ConfigError(*problems, warnings=warnings)
+            raise ConfigError(*self.problems, warnings=self.warnings)
         return self
 
 
 def load_config(path: Path) -> ComputerConfig:
     """Raises ConfigError: the file cannot be read, or is not valid; each problem names the file."""
-    return read_config(path).valid(f"{path}: ")
+    try:
+        return read_config(path).valid()
+    except ConfigError as error:
+        raise error.at(path) from None
 
 
 def parse_config(raw: bytes | str, variables: Mapping[str, str] = _NO_VARIABLES) -> ComputerConfig:
@@ -184,11 +186,8 @@ def content_of(path: Path) -> bytes:
 
 
 def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
-    if not raw.strip():
-        raise ConfigError('is empty: name a server, as {"servers": {"NAME": {"command": "PROGRAM"}}}')
-    document = read_object(raw)
     try:
-        filled: dict[str, Any] = other_mcp_hosts.with_variables(document, variables)
+        filled: dict[str, Any] = other_mcp_hosts.with_variables(read_object(raw), variables)
     except RecursionError:
         raise ConfigError("nested too deeply") from None
     return filled
@@ -205,7 +204,6 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     # other hosts have settings of their own beside the servers
     warned = [f"{key}: {lint.hinted(key, lint.TOP_LEVEL, 'is not read')}" for key in unread]
     inputs = _inputs(document.get("inputs"), problems, warned)
-    input_ids = _ids(document.get("inputs"))
     defaults = document.get(DEFAULTS, {}) if above else {}
     if checked(HostSettings.model_validate, defaults, problems, _below(DEFAULTS)) is None:
         defaults = {}
@@ -222,7 +220,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         own = other_mcp_hosts.own_server(body)
         place = places[name] = Place(above, name, own.written)
         warned += (f"{place.field(key)}: {why}" for key, why in own.mistakes)
-        warned += [*lint.lint_fields(place, own.body), *lint.lint_parameters(place, own.body, input_ids)]
+        warned += [*lint.lint_fields(place, own.body), *lint.lint_parameters(place, own.body, inputs)]
         found: list[str] = []
         of_host = {field: own.body[field] for field in HostSettings.model_fields if field in own.body}
         settings = checked(HostSettings.model_validate, defaults | of_host, found, place.field)
@@ -279,11 +277,6 @@ def _inputs(bodies: Any, problems: list[str], warned: list[str]) -> dict[str, MC
 
 def _below(holder: str) -> Callable[[str], str]:
     return lambda path: f"{holder}.{path}" if path else holder
-
-
-def _ids(bodies: Any) -> list[str]:
-    ids = [body.get("id") for body in bodies if isinstance(body, dict)] if isinstance(bodies, list) else []
-    return [said for said in ids if isinstance(said, str)]
 
 
 def read_object(raw: bytes | str) -> dict[str, Any]:

@@ -5,9 +5,10 @@ A problem keeps a Computer from running. A warning does not: `run` logs it, and 
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 from urllib.parse import urlsplit
 
@@ -15,22 +16,24 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_computer.settings import DEFAULTS, HostSettings
-from smcp_proto.printable import did_you_mean
+from smcp_proto.printable import did_you_mean, escaped_json
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerInput
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_proto.validation import field_of, reason_of
+from smcp_service.settings import SettingsError
 
 T = TypeVar("T")
 
 
-class ConfigError(Exception):
+class ConfigError(SettingsError):
     """The file cannot be used as it is. `problems` has all that is wrong, each with its place in the file; `warnings`
     what else is odd: a missing field may be one of the unknown ones."""
 
-    def __init__(self, *problems: str, warnings: Sequence[str] = ()) -> None:
-        super().__init__("\n".join([*problems, *warnings]))
-        self.problems = problems
-        self.warnings = warnings
+    def at(self, file: Path) -> "ConfigError":
+        """The same with the name of the file before each, without control characters, which names in it may have."""
+        said = (self.problems, self.warnings)
+        problems, warnings = ([escaped_json(f"{file}: {each}") for each in part] for part in said)
+        return ConfigError(*problems, warnings=warnings)
 
 
 class CannotRun(ConfigError):
@@ -172,7 +175,7 @@ def _models(union: Any) -> dict[str, type[BaseModel]]:
 SERVER_MODELS: Final = _models(MCPServerConfig)
 INPUT_MODELS: Final = _models(MCPServerInput)
 TOP_LEVEL: Final = ("servers", "inputs", DEFAULTS)
-_ANYWHERE: Final = "$schema"
+_UNKNOWN: Final = "is not a known field"
 
 
 def fields_of(kind: Any) -> tuple[set[str], set[str]]:
@@ -194,13 +197,13 @@ def lint_fields(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
             yield f"{place.field(key)}: has no effect: it is for stdio servers, and this one runs elsewhere"
     fields, inner = fields_of(body.get("type"))
     meta = set(ToolMeta.model_fields)
-    parts = [("", body, fields), (PARAMETERS, body.get(PARAMETERS), inner)]
-    parts.append(("default_tool_meta", body.get("default_tool_meta"), meta))
+    parts = [("", body, fields), (f"{PARAMETERS}.", body.get(PARAMETERS), inner)]
+    parts.append(("default_tool_meta.", body.get("default_tool_meta"), meta))
     if isinstance(body.get("tool_meta"), dict):
-        parts += [(f"tool_meta.{tool}", part, meta) for tool, part in body["tool_meta"].items()]
-    for path, part, known in parts:
+        parts += [(f"tool_meta.{tool}.", part, meta) for tool, part in body["tool_meta"].items()]
+    for above, part, known in parts:
         for key in _unknown(part, known):
-            yield _no_field(place.field(f"{path}.{key}" if path else key), key, known if path else fields | inner)
+            yield f"{place.field(f'{above}{key}')}: {hinted(key, known if above else fields | inner, _UNKNOWN)}"
 
 
 def lint_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[str]:
@@ -263,7 +266,7 @@ def unusable(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def lint_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
     fields = {name for model in _of_type(body.get("type"), INPUT_MODELS) for name in model.model_fields}
     for key in _unknown(body, fields):
-        yield _no_field(f"{place}.{key}", key, fields)
+        yield f"{place}.{key}: {hinted(key, fields, _UNKNOWN)}"
 
 
 def _of_type(kind: Any, models: Mapping[str, T]) -> list[T]:
@@ -279,9 +282,5 @@ def _is_http(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not any(map(str.isspace, url))
 
 
-def _unknown(body: Any, known: Iterable[str]) -> list[str]:
-    return [key for key in body if key not in {*known, _ANYWHERE}] if isinstance(body, dict) else []
-
-
-def _no_field(place: str, key: str, known: Iterable[str]) -> str:
-    return f"{place}: {hinted(key, known, 'is not a known field')}"
+def _unknown(body: Any, known: Collection[str]) -> list[str]:
+    return [key for key in body if key not in known and key != "$schema"] if isinstance(body, dict) else []
