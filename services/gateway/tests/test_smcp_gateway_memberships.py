@@ -193,7 +193,7 @@ async def test_a_stopping_gateway_does_not_wait_for_agents_and_cancels_no_calls(
 @asynccontextmanager
 async def connected_to_another(nats_url: str) -> AsyncIterator[tuple[World, Client]]:
     """A client of a gateway that is stopped while the client stays."""
-    async with gateway_world(nats_url, registry=False, drain_s=0.2) as world:
+    async with gateway_world(nats_url, registry=False, drain_s=2.0) as world:
         client = connected(world.url)
         anna = await client.__aenter__()
         try:

@@ -10,7 +10,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
 from smcp_bus.registry_contract import Claim
-from smcp_gateway.rooms.offices import Generations, Listeners, Office
+from smcp_gateway.rooms.offices import Generations, Office
 from smcp_gateway.sockets.session import MemberKey, Membership, Session
 from smcp_proto.schemas import Capabilities, ResourceCapability
 
@@ -31,31 +31,39 @@ def left(name: str, revision: int, role: str = "computer") -> Incoming:
 
 
 class Told:
-    """An office whose notifications go into a list."""
+    """An office whose notifications go into a list: the transport and the table of Computers of its gateway, too."""
 
     def __init__(self, agent_left: Callable[[str, str], None] = lambda office, agent: None) -> None:
         self.said: list[tuple[str, str, Any]] = []
         self.generations = Generations()
-        listeners = Listeners(self._tell, lambda office, cancel, subject: (), agent_left)
-        self.office = Office("office", listeners, self.generations)
+        gateway: Any = self
+        self._agent_left = agent_left
+        self.office = Office("office", gateway, gateway, self.generations)
 
-    async def _tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
+    def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         payload = orjson.loads(body)
         about = payload.get("computer") or payload.get("agent") or payload.get("computerId")
         self.said += [(str(session.name), event.removeprefix("notify:"), about) for session in sessions]
 
-    async def member(self, name: str, revision: int, *, role: str = "computer", generation: int = 0) -> Session:
+    def cancelled(self, *cancel: Any) -> tuple[Session, ...]:
+        return ()
+
+    def agent_left(self, office: str, agent: str, is_back: Callable[[], bool]) -> None:
+        assert not is_back()
+        self._agent_left(office, agent)
+
+    def member(self, name: str, revision: int, *, role: str = "computer", generation: int = 0) -> Session:
         session = Session(name, name, role=role, name=name)  # type: ignore[arg-type]
         self.office.expect(session)
-        await self.admit(session, revision, generation)
+        self.admit(session, revision, generation)
         return session
 
-    async def admit(self, session: Session, revision: int, generation: int = 0) -> None:
+    def admit(self, session: Session, revision: int, generation: int = 0) -> None:
         assert session.role is not None
         assert session.name is not None
         place = ("office", session.role, session.name)
         session.membership = Membership(place, revision, CLAIM, generation)
-        await self.office.admit(session, session.membership)
+        self.office.admit(session, session.membership)
 
     def take(self) -> list[tuple[str, str, Any]]:
         said, self.said = self.said, []
@@ -64,8 +72,8 @@ class Told:
 
 async def test_members_get_enters_and_leaves_after_their_join_except_their_own() -> None:
     told = Told()
-    await told.member("a", 5)
-    await told.member("b", 7)
+    told.member("a", 5)
+    told.member("b", 7)
     for notice in (entered("old", 3), entered("a", 5), entered("x", 6), entered("b", 7), left("x", 8)):
         await told.office.hear(notice)
     assert told.take() == [
@@ -83,7 +91,7 @@ async def test_notifications_during_a_join_are_kept() -> None:
     for notice in (entered("before", 4), entered("after", 6), heard("update_config", {"computer": "after"})):
         await told.office.hear(notice)
     assert told.take() == []
-    await told.admit(session, 5)
+    told.admit(session, 5)
     assert told.take() == [("n", "enter_office", "after"), ("n", "update_config", "after")]
 
 
@@ -104,21 +112,21 @@ async def test_a_repeated_announcement_during_a_join_is_passed_on_once(
     told.office.expect(session)
     for notice in heard_meanwhile:
         await told.office.hear(notice)
-    await told.admit(session, 5)
+    told.admit(session, 5)
     assert told.take() == [("n", event, "x") for event in told_of]
 
 
 @pytest.mark.rule("answers.resources.outage")
 async def test_members_from_before_an_outage_get_the_difference() -> None:
     told = Told()
-    await told.member("a", 1, role="agent")
+    told.member("a", 1, role="agent")
     told.office.roster.learn([("agent", "a"), ("computer", "stays"), ("computer", "goes")])
-    await told.member("late", 20, generation=1)
+    told.member("late", 20, generation=1)
     told.office.roster.ask()
     members: list[MemberKey] = [
         ("agent", "a"), ("computer", "stays"), ("computer", "comes"), ("computer", "late"),
     ]  # fmt: skip
-    await told.office.compare(members, 1, {"stays": Capabilities(resources=ResourceCapability(subscribe=True))})
+    told.office.compare(members, 1, {"stays": Capabilities(resources=ResourceCapability(subscribe=True))})
     assert told.take() == [
         ("a", "leave_office", "goes"),
         ("a", "enter_office", "comes"),
@@ -138,24 +146,24 @@ async def test_members_from_before_an_outage_get_the_difference() -> None:
 async def test_an_agents_leave_that_only_a_comparison_shows_is_passed_on() -> None:
     gone: list[tuple[str, str]] = []
     told = Told(agent_left=lambda *left: gone.append(left))
-    await told.member("a", 1)
+    told.member("a", 1)
     told.office.roster.learn([("agent", "x"), ("computer", "a"), ("computer", "b")])
     await told.office.hear(left("b", 5))
     await told.office.hear(left("x", 6, role="agent"))
     await told.office.hear(entered("y", 7, role="agent"))
     assert gone == [("office", "x")]
     told.office.roster.ask()
-    await told.office.compare([("computer", "a")], 1)
+    told.office.compare([("computer", "a")], 1)
     assert gone[1:] == [("office", "y")]
 
 
 async def test_a_member_that_joined_after_the_outage_receives_what_the_list_had_first() -> None:
     told = Told()
-    await told.member("a", 1, role="agent")
+    told.member("a", 1, role="agent")
     told.office.roster.learn([("agent", "a")])
-    await told.member("late", 20, generation=1)
+    told.member("late", 20, generation=1)
     told.office.roster.ask()
-    await told.office.compare([("agent", "a"), ("computer", "late"), ("computer", "newer")], 1)
+    told.office.compare([("agent", "a"), ("computer", "late"), ("computer", "newer")], 1)
     told.take()
     await told.office.hear(entered("newer", 21))
     assert told.take() == [("late", "enter_office", "newer")]
@@ -164,14 +172,14 @@ async def test_a_member_that_joined_after_the_outage_receives_what_the_list_had_
 @pytest.mark.rule("answers.rooms.alternate")
 async def test_a_member_that_missed_a_leave_gets_no_enter_before_the_comparison() -> None:
     told = Told()
-    await told.member("a", 1, role="agent")
+    told.member("a", 1, role="agent")
     told.office.roster.learn([("agent", "a"), ("computer", "x")])
     told.generations.current = 1  # the connection was down, and x left meanwhile
-    await told.member("late", 20, generation=1)
+    told.member("late", 20, generation=1)
     for notice in (entered("late", 20), entered("x", 21)):
         await told.office.hear(notice)
     assert told.take() == [("a", "enter_office", "late"), ("late", "enter_office", "x")]
-    await told.office.compare([("agent", "a"), ("computer", "x"), ("computer", "late")], 1)
+    told.office.compare([("agent", "a"), ("computer", "x"), ("computer", "late")], 1)
     events = ["update_config", "update_tool_list", "update_desktop", "update_finder", "resources/list_changed"]
     assert [event for _, event, about in told.take() if about == "x"] == events
     await told.office.hear(left("x", 22))
@@ -180,7 +188,7 @@ async def test_a_member_that_missed_a_leave_gets_no_enter_before_the_comparison(
 
 async def test_a_member_that_missed_an_enter_gets_no_leave() -> None:
     told = Told()
-    await told.member("a", 1, role="agent")
+    told.member("a", 1, role="agent")
     told.office.roster.learn([("agent", "a")])
     told.generations.current = 1
     await told.office.hear(left("x", 21))
@@ -189,7 +197,7 @@ async def test_a_member_that_missed_an_enter_gets_no_leave() -> None:
 
 async def test_before_the_first_list_a_leave_is_passed_on_even_after_an_outage() -> None:
     told = Told()
-    await told.member("a", 1, role="agent")
+    told.member("a", 1, role="agent")
     told.generations.current = 1
     await told.office.hear(left("x", 21))
     assert told.take() == [("a", "leave_office", "x")]
@@ -207,20 +215,20 @@ async def test_before_the_first_list_a_leave_is_passed_on_even_after_an_outage()
 )
 async def test_a_notification_that_cannot_be_read_is_dropped(broken: Incoming) -> None:
     told = Told()
-    await told.member("a", 1)
+    told.member("a", 1)
     await told.office.hear(broken)
     assert told.take() == []
 
 
 async def test_a_member_claimed_anew_receives_an_earlier_enter_and_then_the_leave() -> None:
     told = Told()
-    watcher = await told.member("watcher", 5)
+    watcher = told.member("watcher", 5)
     told.office.roster.learn([("computer", "watcher")])
     told.generations.current = 1  # the connection was down for longer than a lease
     assert watcher.membership is not None
     watcher.membership.revision = 10  # asserted, and claimed anew
     await told.office.hear(entered("late", 9))  # somebody came in just before
-    await told.office.compare([("computer", "watcher"), ("computer", "late")], 1)
+    told.office.compare([("computer", "watcher"), ("computer", "late")], 1)
     await told.office.hear(left("late", 11))
     presence = [each for each in told.take() if each[1] in ("enter_office", "leave_office")]
     assert presence == [("watcher", "enter_office", "late"), ("watcher", "leave_office", "late")]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult, LeaseRenewal
 from smcp_gateway.app import Gateway
-from smcp_gateway.handover import PER_S, Moves, due, surplus
+from smcp_gateway.handover import PER_S, due, surplus
+from smcp_gateway.rooms.repair import Repair
 from smcp_registry.bucket_watch import Change
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, agent_and_box, call, in_time, two_gateways
@@ -37,8 +38,7 @@ async def full_and_empty(nats_url: str, *, rebalance_s: float = SPREAD_S) -> Asy
 
 def keep_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the registry a minute to keep a seat: the test holds its answer back while a call begins."""
-    keep_seat = Moves.keep_seat
-    monkeypatch.setattr(Moves, "keep_seat", partialmethod(keep_seat, within=60.0))
+    monkeypatch.setattr(Repair, "keep_seat", partialmethod(Repair.keep_seat, within=60.0))
 
 
 class Roaming:

@@ -27,7 +27,7 @@ from smcp_gateway.handover import Moves
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import measure
 from smcp_gateway.rooms.memberships import Memberships
-from smcp_gateway.rooms.offices import Generations, Listeners, Offices
+from smcp_gateway.rooms.offices import Generations, Offices
 from smcp_gateway.rooms.repair import Repair
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import Sessions
@@ -81,47 +81,27 @@ class Gateway:
             self._background,
             self.transport,
             quotas,
-            is_present=lambda office, member: self.offices.has(office, member),  # noqa: PLW0108 -- it is made below
             request_repair=generations.want,
             lease_s=settings.lease_s,
             max_values=settings.max_values,
             observe=log_fields(bind_call),
         )
-        listeners = Listeners(self.transport.tell, self.computers.cancelled, self.computers.agent_left)
-        self.offices = Offices(bus, listeners, generations)
+        self.offices = Offices(bus, self.transport, self.computers, generations)
         self.memberships = Memberships(
-            registry,
-            self.offices,
-            self.computers,
-            self._background,
-            calls,
-            generations,
-            audit,
-            hang_up=self.transport.hang_up,
+            registry, self.transport, self.offices, self.computers, self._background, calls, generations, audit
         )
         self.transport.gone = self.memberships.gone
-        self._repair = Repair(
+        self.repair = Repair(
             registry,
             sessions,
+            self.transport,
             self.offices,
             self.memberships,
             self.computers,
             self._background,
             generations,
-            describe=lambda: self.moves.describe(),  # noqa: PLW0108 -- it is made below, from this
-            hang_up=self.transport.hang_up,
         )
-        self.moves = Moves(
-            sessions,
-            self.memberships,
-            registry,
-            calls,
-            hang_up=self.transport.hang_up,
-            unsent_bytes=self.transport.unsent_bytes,
-            assert_member=self._repair.assert_soon,
-            move_s=settings.move_s,
-            spread_s=settings.rebalance_s,
-        )
+        self.moves = Moves(sessions, self.transport, self.repair, calls, settings.move_s, settings.rebalance_s)
         self.relay = Relay(
             bus,
             self.computers,
@@ -171,7 +151,7 @@ class Gateway:
         serving = await serve_requests(self._bus, answers, subject)
         works = {
             "owner probe": self._probe.run(),
-            "repair": self._repair.run(),
+            "repair": self.repair.run(),
             "computers": self.computers.run(),
             "lease": self.lease.run(),
             "ping sweep": self.transport.sweep(),
@@ -202,7 +182,7 @@ class Gateway:
             self.quotas,
             self._registry,
             self.computers,
-            keep_seat=self.moves.keep_seat,
+            self.repair,
         )
         limited = partial(metered, quotas=self.quotas, sessions=self.sessions)
         relay = self.relay

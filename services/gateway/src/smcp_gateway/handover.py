@@ -9,20 +9,16 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from smcp_auth.authenticator import LOOK_S, Authenticator
-from smcp_bus.bus import BusError
-from smcp_bus.registry_client import AT_ONCE, RegistryClient
-from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseRenewal, LeaseState
+from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_gateway.calls.table import CallTable
-from smcp_gateway.rooms.memberships import HangUp, Memberships
-from smcp_gateway.rooms.repair import asserted
+from smcp_gateway.rooms.repair import KEEP_S, Repair
 from smcp_gateway.sockets.session import Session, Sessions
-from smcp_proto.errors import SmcpError, Unavailable
+from smcp_gateway.sockets.socketio_server import SocketIoServer
+from smcp_proto.errors import Unavailable
 from smcp_service.lifecycle import waiting_for_calls
 
 PER_S: Final = 50
@@ -34,14 +30,10 @@ COMPUTERS_SHARE: Final = 5 / 12
 """The same for Computers: later, so that calls of Agents here do not wait until their Computer has moved."""
 LAST_WORDS_S: Final = 1.0
 """Kept of the drain time (at most a tenth) for the 503 answers at its end."""
-KEEP_S: Final = 8.0
-"""How long the registry may take to keep a seat (seconds), retries included: in a drain many ask at once."""
-KEEP_AGAIN_S: Final = 0.5
-"""Between two requests to keep a seat; longer than for a join, since many ask at once."""
 BUSY_POLL_S: Final = 0.05
 """Between two looks whether something is in flight for a client that is to be sent away."""
 PAUSE_S: Final = 0.1
-"""Between two looks at unsent bytes, and before a seat that no registry could keep is asked for again."""
+"""Between two looks at unsent bytes."""
 MARGIN: Final = 2
 MARGIN_SHARE: Final = 0.1
 """So many sockets above the fair share, and this part of it, stay: nearly even gateways exchange no clients."""
@@ -64,58 +56,24 @@ def due(sockets: int, share: int | None, spread_s: float) -> int:
 @dataclass(eq=False, repr=False)
 class Moves:
     sessions: Sessions
-    memberships: Memberships
-    registry: RegistryClient
+    transport: SocketIoServer
+    repair: Repair
     calls: CallTable
-    _: KW_ONLY
-    hang_up: HangUp
-    unsent_bytes: Callable[[Session], int]
-    """Bytes of answers that a client has not been sent yet."""
-    assert_member: Callable[[Session], None]
-    """Assert a client's member at the registry, which ends its move."""
     move_s: float
     """How long the registry keeps the seat of a member that moves (seconds)."""
     spread_s: float
     """Over how long a surplus is sent away (seconds); 0: never."""
-    kept: int = field(default=0, init=False)
-    """Members whose seats the registry keeps, or kept, since they were sent away."""
-    _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _going: set[Session] = field(default_factory=set, init=False)
     """Sessions above the fair share that are being sent away; their seats are being kept."""
     _expired: set[Session] = field(default_factory=set, init=False)
     """Sessions whose token is no longer valid, and that are being ended."""
-    _draining: bool = field(default=False, init=False)
     _share: int | None = field(default=None, init=False)
     _sockets_at_renewal: int = field(default=0, init=False)
     """The number of sockets that the fair share was computed from. Later ones do not count as surplus."""
 
-    async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
-        """Have the registry keep a member's seat for its identity. False: it failed, and the member leaves its office
-        when it disconnects."""
-        try:
-            async with asyncio.timeout(within), self._limit:
-                while (membership := session.membership) is not None:
-                    assertion = Assertion(members=[asserted(membership, moving=True)])
-                    with suppress(BusError, SmcpError):
-                        [answer] = (await self.registry.assert_members(assertion, again_s=KEEP_AGAIN_S)).members
-                        if answer.outcome is AssertOutcome.REFUSED:
-                            await self.memberships.lost(session)
-                            break
-                        if answer.outcome is not AssertOutcome.UNAVAILABLE and session.membership is membership:
-                            session.moving = True
-                            self.kept += 1
-                            membership.revision = max(membership.revision, answer.revision)
-                            break
-                    await asyncio.sleep(PAUSE_S)
-        except TimeoutError:
-            _log.warning("a member's seat cannot be kept in time", extra={"session": session.id})
-            return False
-        return True
-
     async def drain(self, *, within: float) -> None:
-        """Send all clients away within so many seconds. New connections must be refused already."""
-        self._draining = True
+        """Send all clients away within so many seconds. The transport must be draining already."""
         begin = self._loop.time()
         if running := sum(call.tracked for call in self.calls):
             _log.info(waiting_for_calls(running, within))
@@ -126,7 +84,7 @@ class Moves:
         # clients that connected meanwhile
         await self._send_all_away(list(self.sessions), 0.0, begin, within)
         for session in self.sessions:
-            await self.hang_up(session, "the gateway is stopping")
+            await self.transport.hang_up(session, "the gateway is stopping")
 
     async def _send_all_away(self, sessions: list[Session], spread: float, begin: float, within: float) -> None:
         async with asyncio.TaskGroup() as group:
@@ -147,14 +105,14 @@ class Moves:
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
         elif self._loop.time() - kept_at > max(self.move_s / 10, PAUSE_S):
             await self._keep(session, begin + within)  # `move_s` counts from here
-        while not session.closed and self.unsent_bytes(session) and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
+        while not session.closed and self.transport.unsent_bytes(session) and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
             await asyncio.sleep(PAUSE_S)
         if not session.closed:
-            await self.hang_up(session, "the gateway is stopping")
+            await self.transport.hang_up(session, "the gateway is stopping")
 
     async def _keep(self, session: Session, until: float) -> float:
         """When the seat was kept (loop time); -inf: it was not."""
-        kept = await self.keep_seat(session, within=min(KEEP_S, until - self._loop.time()))
+        kept = await self.repair.keep_seat(session, within=min(KEEP_S, until - self._loop.time()))
         return self._loop.time() if kept else -math.inf
 
     async def _quiet(self, session: Session, until: float) -> bool:
@@ -188,15 +146,15 @@ class Moves:
         session.leaving = True  # no new requests of it begin
         try:
             if may_return:
-                await self.keep_seat(session)
-            await self.hang_up(session, why)
+                await self.repair.keep_seat(session)
+            await self.transport.hang_up(session, why)
         finally:
             self._expired.discard(session)
 
     def describe(self) -> LeaseRenewal:
         """The content of a lease renewal. The fair share is unknown until the answer comes."""
         self._sockets_at_renewal, self._share = len(self.sessions), None
-        return LeaseRenewal(sockets=self._sockets_at_renewal, accepting=not self._draining)
+        return LeaseRenewal(sockets=self._sockets_at_renewal, accepting=not self.transport.draining)
 
     def renewed(self, state: LeaseState) -> None:
         """The lease was renewed: take the fair share that came with it (None: unknown)."""
@@ -205,7 +163,7 @@ class Moves:
     async def rebalance(self) -> None:
         """Send away each second what is above the fair share, until cancelled or draining."""
         async with asyncio.TaskGroup() as moves:
-            while self.spread_s and not self._draining:
+            while self.spread_s and not self.transport.draining:
                 await asyncio.sleep(LOOK_S)
                 for session in self._above_share():
                     self._going.add(session)
@@ -223,18 +181,18 @@ class Moves:
 
     def _may_go(self, session: Session) -> bool:
         gone = session.closed or session.leaving or session in self._going
-        return not (gone or session.busy or self.unsent_bytes(session))
+        return not (gone or session.busy or self.transport.unsent_bytes(session))
 
     async def _move(self, session: Session) -> None:
         try:
-            kept = await self.keep_seat(session)
+            kept = await self.repair.keep_seat(session)
         finally:
             self._going.discard(session)
         if not kept:
             self._share = None  # the registries are busy: wait until one says it again
         if kept and self._may_go(session):
             session.leaving = True  # set right before closing: nothing is refused or begun in between
-            await self.hang_up(session, "others have fewer clients")
-        elif not (session.closed or session.leaving or self._draining):
+            await self.transport.hang_up(session, "others have fewer clients")
+        elif not (session.closed or session.leaving or self.transport.draining):
             session.moving = False  # it has begun something, or its seat may not be kept: it stays
-            self.assert_member(session)
+            self.repair.assert_soon(session)

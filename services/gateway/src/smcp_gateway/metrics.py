@@ -32,7 +32,7 @@ def measure(gateway: "Gateway") -> None:
     counter(
         "smcp_gateway_moves",
         "Members that were sent to other gateways, and that came from them, with their seats kept",
-        lambda: {"away": gateway.moves.kept, "here": gateway.memberships.taken_up},
+        lambda: {"away": gateway.repair.kept, "here": gateway.memberships.taken_up},
         label="way",
     )
     counter(

@@ -19,7 +19,7 @@ from smcp_bus.registry_client import AT_ONCE, RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.computers.socketio_computer import SocketIoComputer
-from smcp_gateway.sockets.session import MemberKey, Session
+from smcp_gateway.sockets.session import Session
 from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
@@ -41,8 +41,6 @@ class ComputerTable:
     transport: SocketIoServer
     quotas: Quotas
     _: KW_ONLY
-    is_present: Callable[[str, MemberKey], bool]
-    """Whether a member is in an office, by its roster here."""
     request_repair: Callable[[], None]
     """Called when the registry no longer holds a claim: the members have to be asserted."""
     lease_s: float
@@ -156,16 +154,16 @@ class ComputerTable:
     def of(self, session_id: str, office: str) -> SocketIoComputer | None:
         return self._owned.get((session_id, office))
 
-    def agent_left(self, office: str, agent: str) -> None:
+    def agent_left(self, office: str, agent: str, is_back: Callable[[], bool]) -> None:
         """An Agent has left an office: its subscriptions end.
 
-        Its calls are cancelled where it stays away: its own gateway may have died.
+        Its calls are cancelled unless it comes back soon: its own gateway may have died.
         """
         here = self._offices.get(office, ())
         for owned in here:
             owned.agent_left(agent)
         if here:
-            self.owner.agent_left(office, agent, self._ownership, lambda: self.is_present(office, ("agent", agent)))
+            self.owner.agent_left(office, agent, self._ownership, is_back)
 
     def cancelled(self, office: str, cancel: AgentCallData, subject: str) -> list[Session]:
         """`notify:tool_call_cancel` came for an office. Returns the Computers that run another subject's call."""

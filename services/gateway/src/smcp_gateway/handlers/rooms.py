@@ -1,7 +1,6 @@
 """Handles the room events (events.txt) and `server:update_*`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,7 +16,8 @@ from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, capabilities_
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
-from smcp_gateway.sockets.session import Session, Sessions
+from smcp_gateway.rooms.repair import Repair
+from smcp_gateway.sockets.session import Sessions
 from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, ToolProgressReq, UpdateCapabilitiesReq
 from smcp_proto.schemas.rooms import RESTARTS
@@ -31,8 +31,7 @@ class Rooms:
     quotas: Quotas
     registry: RegistryClient
     computers: ComputerTable
-    keep_seat: Callable[[Session], Awaitable[bool]]
-    """`Moves.keep_seat`."""
+    repair: Repair
 
     async def join_office(self, request: EnterOfficeReq, call: Call) -> None:
         session = self.sessions.get(call.caller.session)
@@ -53,7 +52,7 @@ class Rooms:
             return
         if session.role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
             session.leaving = session.restarts = True  # no new requests of it begin
-            if not await self.keep_seat(session):
+            if not await self.repair.keep_seat(session):
                 raise Unavailable("no registry can keep the seat now; ask again")
         else:
             await self.memberships.leave(session, request.office_id, call.req_id)

@@ -2,9 +2,8 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
@@ -21,6 +20,7 @@ from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Generations, Office, Offices
 from smcp_gateway.rooms.roster import member_keys
 from smcp_gateway.sockets.session import Membership, SeatKey, Session
+from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.errors import NOT_A_MEMBER, NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
 
@@ -29,21 +29,17 @@ AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; lea
 GRACE_S: Final = ABSENT_S
 """How long an Agent whose connection broke has to come back before its calls are cancelled (seconds)."""
 
-HangUp = Callable[[Session, str], Awaitable[None]]
-"""Closes a client's connection, saying why in the log."""
-
 
 @dataclass(eq=False, repr=False)
 class Memberships:
     registry: RegistryClient
+    transport: SocketIoServer
     offices: Offices
     computers: ComputerTable
     background: BackgroundTasks
     calls: CallTable
     generations: Generations
     audit: Audit
-    _: KW_ONLY
-    hang_up: HangUp
     taken_up: int = field(default=0, init=False)
     """Members that came here from another gateway, or came back, and kept their seats."""
     _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -65,7 +61,7 @@ class Memberships:
         if present is not None and session.role == "agent":
             raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
         seat: SeatKey = (request.office_id, request.role, request.name)
-        claim = claim_for(self.registry, session, request, announce=present is None)
+        claim = self._claim_for(session, request, announce=present is None)
         office = await self.offices.hold(request.office_id)
         office.expect(session)
         session.joining, session.joining_seat = claim.incarnation, seat
@@ -79,11 +75,14 @@ class Memberships:
             if present is not None:
                 await self.leave(session, present.office, req_id)
                 claim = claim.model_copy(update={"announce": True})
-                announced = await self._announce(seat, claim, body, req_id)
+                with suppress(BusError, Unavailable):  # else the repair announces it: it has left the old office
+                    announced = False
+                    await self.registry.join(*seat, claim, body, req_id=req_id)
+                    announced = True
         except BaseException as error:
             await self._undo(session, office, seat, claim if claimed or may_have_run(error) else None)
             if present is not None and session.membership is None and isinstance(error, Exception):
-                await self.hang_up(session, "it is in no office after a switch that failed")
+                await self.transport.hang_up(session, "it is in no office after a switch that failed")
             raise
         self.taken_up += joined.taken_up
         known_before = joined.taken_up or joined.unchanged  # unchanged: an earlier copy took it up
@@ -92,7 +91,7 @@ class Memberships:
         session.role, session.name = request.role, request.name
         session.joined_as = "moved" if joined.taken_up else "ok"
         session.membership = Membership(seat, joined.revision, claim, generation, joined.tenure)
-        await office.admit(session, session.membership)
+        office.admit(session, session.membership)
         if not announced:
             self.generations.want()  # the repair asserts it, which announces it
         if session.closed:
@@ -114,7 +113,7 @@ class Memberships:
                 if not call.tracked:  # one that is tried again must not run for the next member of this name
                     self.calls.settle(call, LeftMeanwhile())
             await self._cancel(session, membership, self._tracked_calls(session))
-            await self._release(membership, req_id)
+            await self._release(membership.seat, membership.claim, req_id)
         except BaseException as error:
             membership.ending = False
             if may_have_run(error):
@@ -144,7 +143,7 @@ class Memberships:
         async def end() -> None:
             await self._cancel_orphaned(session, membership, calls, lost_at)
             if not kept:
-                await self._release(membership)
+                await self._release(membership.seat, membership.claim)
             if office is not None:
                 await self.offices.release(office)
 
@@ -168,13 +167,6 @@ class Memberships:
                 raise Unavailable("no registry says who is in the office", details={"may_have_run": True}) from error
         return joined
 
-    async def _announce(self, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> bool:
-        try:
-            await self.registry.join(*seat, claim, body, req_id=req_id)
-        except (BusError, Unavailable):
-            return False  # it has left the old office already
-        return True
-
     async def lost(self, session: Session) -> None:
         membership = session.membership
         if membership is None:
@@ -188,12 +180,12 @@ class Memberships:
         self.computers.close(session, membership.office)
         office = self.offices.get(membership.office)
         if office is not None:
-            office.remove(session)
+            office.members.pop(session, None)
         return office
 
-    async def _release(self, membership: Membership, req_id: str = "") -> None:
+    async def _release(self, seat: SeatKey, claim: Claim, req_id: str = "") -> None:
         with suppress(NotInOffice):  # another has the seat already, or the lease expired
-            await self.registry.leave(*membership.seat, membership.claim, req_id=req_id)
+            await self.registry.leave(*seat, claim, req_id=req_id)
 
     async def _undo(self, session: Session, office: Office, seat: SeatKey, claim: Claim | None) -> None:
         """A join failed. `claim`: the one that was granted or may have been; None: none was."""
@@ -205,8 +197,7 @@ class Memberships:
             return
 
         async def undo() -> None:
-            with suppress(NotInOffice):
-                await self.registry.leave(*seat, claim)
+            await self._release(seat, claim)
             await self.offices.release(office)
 
         self.background.until_done("giving up a claim", undo)
@@ -245,35 +236,29 @@ class Memberships:
 
     async def _is_free(self, membership: Membership) -> bool:
         """Whether nobody has the seat of a session that is gone. Who came back under its name may have its calls."""
-        if self._is_here(membership):
+        office = self.offices.get(membership.office)
+        if office is not None and any(other.seat == membership.seat for other in office.members.values()):
             return False
         found = await self.registry.confirm(*membership.seat, membership.claim)
         return found.mine or found.view < membership.revision
 
-    def _is_here(self, membership: Membership) -> bool:
-        office = self.offices.get(membership.office)
-        return office is not None and any(other.seat == membership.seat for other in office.members.values())
-
-
-def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeReq, *, announce: bool) -> Claim:
-    capabilities = request.capabilities
-    return Claim(
-        session=session.id,
-        credential=registry.credential,
-        process=registry.process,
-        incarnation=uuid.uuid4().hex,
-        identity=identity_of(session, request),
-        a2c_version=session.a2c_version,
-        announce=announce,
-        capabilities=None if capabilities is None else capabilities_text(capabilities),
-    )
-
-
-def identity_of(session: Session, request: EnterOfficeReq) -> str:
-    """The identity that a seat is kept for: the token's subject, or a hash of office, role and name."""
-    if session.principal is not None:
-        return session.principal.identity
-    return blake2b(orjson.dumps([request.office_id, request.role, request.name]), digest_size=16).hexdigest()
+    def _claim_for(self, session: Session, request: EnterOfficeReq, *, announce: bool) -> Claim:
+        capabilities = request.capabilities
+        if session.principal is not None:
+            identity = session.principal.identity
+        else:
+            seat = orjson.dumps([request.office_id, request.role, request.name])
+            identity = blake2b(seat, digest_size=16).hexdigest()
+        return Claim(
+            session=session.id,
+            credential=self.registry.credential,
+            process=self.registry.process,
+            incarnation=uuid.uuid4().hex,
+            identity=identity,
+            a2c_version=session.a2c_version,
+            announce=announce,
+            capabilities=None if capabilities is None else capabilities_text(capabilities),
+        )
 
 
 def may_have_run(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ A gateway subscribes to an office only while it holds a member of it, or a sessi
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,9 +21,11 @@ from smcp_bus.headers import EPOCH, NOTIFICATION_ID, SUBJECT
 from smcp_bus.nats.bus import Bus
 from smcp_bus.outbox import missed_body
 from smcp_bus.tracing import caused_by
+from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.computers.socketio_computer import CANCEL_EVENT
 from smcp_gateway.rooms.roster import Roster
 from smcp_gateway.sockets.session import MemberKey, Membership, Session
+from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto import catalog
 from smcp_proto.catalog import MEMBER
 from smcp_proto.member_names import Role, check_name
@@ -36,9 +38,6 @@ UPDATES: Final = ("update_config", "update_tool_list", "update_desktop", "update
 """A Computer's notifications that say that something changed, without the change itself."""
 
 _log: Final = logging.getLogger("smcp_gateway.rooms.offices")
-
-Tell = Callable[[Iterable[Session], str, bytes], Awaitable[None]]
-"""Emit an event with that JSON to those sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +101,12 @@ class Generations:
         return self.current
 
 
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """The callbacks of offices. `cancelled` and `agent_left` must not block."""
-
-    tell: Tell
-    cancelled: Callable[[str, AgentCallData, str], Collection[Session]]
-    """Given an office, a cancel in it, and whose it is (`Caller.subject`). Returns the Computers that run a call of
-    somebody else by that name: they are not to hear of it."""
-    agent_left: Callable[[str, str], None]
-    """Given an office and the Agent that left it."""
-
-
 class Office:
     """One office: its members here, those on their way in, and its roster."""
 
-    def __init__(self, name: str, listeners: Listeners, generations: Generations) -> None:
+    def __init__(
+        self, name: str, transport: SocketIoServer, computers: ComputerTable, generations: Generations
+    ) -> None:
         self.name = name
         self.roster = Roster()
         self.members: dict[Session, Membership] = {}
@@ -130,7 +119,8 @@ class Office:
         self.subscription: Subscription | None = None
         self.lock = asyncio.Lock()
         self._arriving: dict[Session, list[Notice]] = {}
-        self._listeners = listeners
+        self._transport = transport
+        self._computers = computers
         self._generations = generations
 
     def expect(self, session: Session) -> None:
@@ -140,17 +130,14 @@ class Office:
     def give_up(self, session: Session) -> None:
         self._arriving.pop(session, None)
 
-    async def admit(self, session: Session, membership: Membership) -> None:
+    def admit(self, session: Session, membership: Membership) -> None:
         """`session` is a member now: send it the notifications since its join."""
         missed = self._arriving.pop(session, [])
         self.members[session] = membership
         for notice in missed:
             if notice.epoch is None or notice.epoch > membership.epoch:
                 self._check([(session, membership)], notice)
-                await self._pass_on([session], notice)
-
-    def remove(self, session: Session) -> None:
-        self.members.pop(session, None)
+                self._pass_on([session], notice)
 
     async def hear(self, incoming: Incoming) -> None:
         notification_id = incoming.headers.get(NOTIFICATION_ID)
@@ -166,25 +153,25 @@ class Office:
                 notice = replace(notice, subject=subject)
                 with caused_by(incoming.headers):
                     cancel = AgentCallData.model_validate_json(notice.body)
-                    others = self._listeners.cancelled(self.name, cancel, subject)
+                    others = self._computers.cancelled(self.name, cancel, subject)
         except ValueError as error:
             _log.warning("a notification that cannot be read: %s", type(error).__name__)
             return
         if notice.epoch is None or notice.about is None:
             self._keep(notice)
-            await self._pass_on([member for member in self.members if member not in others], notice)
+            self._pass_on([member for member in self.members if member not in others], notice)
             return
-        if not notice.entered and notice.about[0] == "agent":
-            self._listeners.agent_left(self.name, notice.about[1])
         only_after_outage = self.roster.event(notice.about, entered=notice.entered, epoch=notice.epoch)
         if only_after_outage is None:
             return  # a repeat; sessions that are joining have it, too
+        if not notice.entered:
+            self._agent_left(notice.about)
         self._keep(notice)
         self._check(self.members.items(), notice)
         # an enter's or leave's revision is half its epoch; what is newer than the member's own enter came after it
         revision = notice.epoch // 2
         generation = max(self.compared, self._generations.coming) if only_after_outage else -1
-        await self._pass_on(
+        self._pass_on(
             [
                 session
                 for session, membership in self.members.items()
@@ -193,11 +180,15 @@ class Office:
             notice,
         )
 
+    def _agent_left(self, member: MemberKey) -> None:
+        if member[0] == "agent":
+            self._computers.agent_left(self.name, member[1], lambda: member in self.roster.present)
+
     def _keep(self, notice: Notice) -> None:
         for missed in self._arriving.values():
             missed.append(notice)
 
-    async def compare(
+    def compare(
         self,
         members: Iterable[MemberKey],
         generation: int,
@@ -213,21 +204,20 @@ class Office:
         self.compared = generation
         missed_it = [session for session, membership in self.members.items() if membership.generation < generation]
         for member in difference.left:
-            if member[0] == "agent":
-                self._listeners.agent_left(self.name, member[1])
-            await self._pass_on(missed_it, presence(self.name, member, entered=False))
+            self._agent_left(member)
+            self._pass_on(missed_it, presence(self.name, member, entered=False))
         for member in difference.entered:
-            await self._pass_on(missed_it, presence(self.name, member, entered=True))
+            self._pass_on(missed_it, presence(self.name, member, entered=True))
         for role, name in difference.stayed:
             if role == "computer":
                 for notice in updates(self.name, name, capabilities.get(name)):
-                    await self._pass_on(missed_it, notice)
+                    self._pass_on(missed_it, notice)
 
-    async def missed(self, session: Session) -> None:
+    def missed(self, session: Session) -> None:
         """Tell an Agent that lost its seat for a while that its subscriptions ended and updates may be missing."""
         for role, name in sorted(self.roster.present):
             if role == "computer":
-                await self._pass_on([session], missed_of(self.name, name))
+                self._pass_on([session], missed_of(self.name, name))
 
     def _check(self, members: Iterable[tuple[Session, Membership]], notice: Notice) -> None:
         """Repair when one of these members was removed by the registry although it is connected."""
@@ -239,7 +229,7 @@ class Office:
                 if not membership.ending:
                     self._generations.want()
 
-    async def _pass_on(self, sessions: Iterable[Session], notice: Notice) -> None:
+    def _pass_on(self, sessions: Iterable[Session], notice: Notice) -> None:
         about = notice.about
         receivers = [
             session
@@ -248,17 +238,20 @@ class Office:
             and (about is None or not session.is_(*about))
             and (notice.agent is None or session.is_("agent", notice.agent))
         ]
-        if receivers and notice.subject is None:
-            await self._listeners.tell(receivers, notice.event, notice.body)
-        elif receivers:
+        if notice.subject is None:
+            self._transport.tell(receivers, notice.event, notice.body)
+        else:
             for session in receivers:
-                await self._listeners.tell([session], notice.event, notice.body_for(session))
+                self._transport.tell([session], notice.event, notice.body_for(session))
 
 
 class Offices:
-    def __init__(self, bus: Bus, listeners: Listeners, generations: Generations) -> None:
+    def __init__(
+        self, bus: Bus, transport: SocketIoServer, computers: ComputerTable, generations: Generations
+    ) -> None:
         self._bus = bus
-        self._listeners = listeners
+        self._transport = transport
+        self._computers = computers
         self._generations = generations
         self._offices: dict[str, Office] = {}
 
@@ -272,11 +265,6 @@ class Offices:
         """The office, where this gateway holds a member of it or one is joining."""
         return self._offices.get(name)
 
-    def has(self, name: str, member: MemberKey) -> bool:
-        """Whether a member is in an office, by its roster here."""
-        office = self._offices.get(name)
-        return office is not None and member in office.roster.present
-
     async def hold(self, name: str) -> Office:
         """The office, subscribed to: nats-server knows the subscription on return. Each `hold` needs one `release`.
 
@@ -285,7 +273,8 @@ class Offices:
         """
         office = self._offices.get(name)
         if office is None:
-            office = self._offices[name] = Office(name, self._listeners, self._generations)
+            office = Office(name, self._transport, self._computers, self._generations)
+            self._offices[name] = office
         office.holders += 1
         try:
             async with office.lock:

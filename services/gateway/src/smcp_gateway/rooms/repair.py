@@ -1,14 +1,15 @@
-"""Repairs the gateway's view of its offices after an outage of NATS, in which it may miss notifications and lose seats.
+"""Asserts members at the registry: after an outage of NATS, in which this gateway may miss notifications and lose
+seats, and before a client is sent away, so that its seat is kept.
 
-It renews the lease, asserts all members at a registry, disconnects those whose seat was taken, and compares the
-registry's list of each office with its roster. Members are notified of the difference.
+A repair renews the lease, asserts all members, disconnects those whose seat was taken, and compares the registry's list
+of each office with its roster. Members are notified of the difference.
 """
 
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from smcp_bus.bus import BusError
@@ -16,10 +17,11 @@ from smcp_bus.registry_client import AT_ONCE, RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member, same_tenure
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.computers.computer_table import ComputerTable
-from smcp_gateway.rooms.memberships import HangUp, Memberships
+from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Office, Offices
 from smcp_gateway.rooms.roster import member_keys
 from smcp_gateway.sockets.session import Membership, Session, Sessions
+from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
 
@@ -27,6 +29,12 @@ BATCH: Final = 500
 """Members in one assertion: the registry answers them within one request's time."""
 READ_FIRST_S: Final = 0.05
 """Time for the sockets to report who disconnected while this process was suspended."""
+KEEP_S: Final = 8.0
+"""How long the registry may take to keep a seat (seconds), retries included: in a drain many ask at once."""
+KEEP_AGAIN_S: Final = 0.5
+"""Between two requests to keep a seat; longer than for a join, since many ask at once."""
+PAUSE_S: Final = 0.1
+"""Before a seat that no registry could keep is asked for again."""
 
 _log: Final = logging.getLogger("smcp_gateway.rooms.repair")
 
@@ -35,15 +43,15 @@ _log: Final = logging.getLogger("smcp_gateway.rooms.repair")
 class Repair:
     registry: RegistryClient
     sessions: Sessions
+    transport: SocketIoServer
     offices: Offices
     memberships: Memberships
     computers: ComputerTable
     background: BackgroundTasks
     generations: Generations
-    _: KW_ONLY
-    describe: Callable[[], LeaseRenewal]
-    """Makes the renewal of the lease."""
-    hang_up: HangUp
+    kept: int = field(default=0, init=False)
+    """Seats that the registry kept for clients that were sent away."""
+    _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
 
     async def run(self) -> None:
         """Repair whenever it is wanted, until cancelled; retry after a failure."""
@@ -68,8 +76,31 @@ class Repair:
 
         self.background.until_done("asserting a member", work)
 
+    async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
+        """Have the registry keep a member's seat for its identity. False: it failed, and the member leaves its office
+        when it disconnects."""
+        try:
+            async with asyncio.timeout(within), self._limit:
+                while (membership := session.membership) is not None:
+                    assertion = Assertion(members=[asserted(membership, moving=True)])
+                    with suppress(BusError, SmcpError):
+                        [answer] = (await self.registry.assert_members(assertion, again_s=KEEP_AGAIN_S)).members
+                        if answer.outcome is AssertOutcome.REFUSED:
+                            await self.memberships.lost(session)
+                            break
+                        if answer.outcome is not AssertOutcome.UNAVAILABLE and session.membership is membership:
+                            session.moving = True
+                            self.kept += 1
+                            membership.revision = max(membership.revision, answer.revision)
+                            break
+                    await asyncio.sleep(PAUSE_S)
+        except TimeoutError:
+            _log.warning("a member's seat cannot be kept in time", extra={"session": session.id})
+            return False
+        return True
+
     async def _repair(self, generation: int) -> None:
-        await self.registry.renew_lease(self.describe())
+        await self.registry.renew_lease(LeaseRenewal(sockets=len(self.sessions), accepting=not self.transport.draining))
         # After a suspension of this process, read first which clients have disconnected.
         await asyncio.sleep(READ_FIRST_S)
         members = [(session, session.membership) for session in self.sessions.members() if session.membership]
@@ -102,7 +133,7 @@ class Repair:
                     again += 1
                     continue
                 await self.memberships.lost(session)
-                await self.hang_up(session, answer.why or "another has its seat")
+                await self.transport.hang_up(session, answer.why or "another has its seat")
             else:
                 again += await self._settle(session, membership, record, answer, gate)
         if again:
@@ -120,7 +151,7 @@ class Repair:
         # the tenure tells, not the outcome: an earlier copy whose answer was lost may have claimed it
         kept, membership.tenure = same_tenure(membership.tenure, answer.tenure), answer.tenure
         if not kept and (office := self.offices.get(membership.office)) is not None:
-            await office.missed(session)
+            office.missed(session)
         if record.claim != membership.claim:
             return True  # it has a newer claim
         self.computers.asserted(session, membership.office, membership.claim, gate, tenure=answer.tenure)
@@ -140,7 +171,7 @@ class Repair:
                 raise Unavailable("the registry's view is behind") from None
             return
         capabilities = {each.name: each.capabilities for each in room.sessions if each.role == "computer" and each.name}
-        await office.compare(member_keys(room.sessions), generation, capabilities)
+        office.compare(member_keys(room.sessions), generation, capabilities)
 
 
 def asserted(membership: Membership, *, moving: bool) -> Member:

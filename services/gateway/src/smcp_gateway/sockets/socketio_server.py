@@ -158,7 +158,7 @@ class SocketIoServer:
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
 
-    async def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
+    def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         """Emit a notification to each of `sessions`; `body` is its JSON. Does not wait for delivery."""
         frame = event_frame(event, body)
         for session in sessions:
