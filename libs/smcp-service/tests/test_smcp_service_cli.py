@@ -57,13 +57,6 @@ async def test_wrong_usage_ends_it_with_2() -> None:
     assert "--no-such-option" in said(service)
 
 
-async def test_an_unknown_variable_of_ours_is_only_warned_about() -> None:
-    code, service = await run("--check-config", SMCP_LEASES="2")
-
-    assert code == 0
-    assert "did you mean 'SMCP_LEASE_S'?" in said(service)
-
-
 async def test_a_health_port_that_is_taken_is_a_sentence_and_ends_it_with_1() -> None:
     async with service_process(*born(SAMPLE, knows=COMMANDS)) as first:
         url = (await first.logged("serving"))["url"]

@@ -12,7 +12,6 @@ from smcp_service.settings import (
     MIB,
     ServiceSettings,
     SettingsError,
-    doubtful_variables,
     load_settings,
     shown,
 )
@@ -177,25 +176,6 @@ def test_shown_settings_are_by_variable_and_without_secrets(tmp_path: Path) -> N
     assert values["SMCP_NATS_URL"] == "nats://<hidden>@h:1"
     assert values["SMCP_TOKEN"] == "<hidden>"
     assert "hunter2" not in repr(values)
-
-
-def test_a_variable_that_is_nearly_a_setting_is_warned_about_with_a_suggestion() -> None:
-    sentences = doubtful_variables(
-        [ThingSettings],
-        {"SMCP_LEASES": "1", "SMCP_LEASE_S": "1", "SMCP_INPUT_KEY": "1", "SMCP_START_S": "1", "HOME": "/"},
-    )
-
-    assert sentences == ["SMCP_LEASES is not a setting of this command and is ignored; did you mean 'SMCP_LEASE_S'?"]
-
-
-def test_a_variable_of_another_command_is_named_with_the_option_of_this_one_and_not_taken_for_a_typing_error() -> None:
-    environ = {"SMCP_LEASES": "1", "SMCP_HEALTH_PORT": "1"}
-    options = {"SMCP_LEASES": "--leases", "SMCP_HEALTH_PORT": "--port"}
-
-    assert doubtful_variables([ThingSettings], environ, options=options) == [
-        "SMCP_HEALTH_PORT is not read by this command: use --port",
-        "SMCP_LEASES is not read by this command: use --leases",
-    ]
 
 
 def test_settings_do_not_change_after_they_were_read() -> None:

@@ -136,36 +136,17 @@ async def test_a_computer_that_the_token_is_not_for_is_403_for_every_event_and_i
         assert asked["other"] == []
 
 
-async def test_a_misspelt_computer_is_named_with_the_one_of_the_office_that_may_be_meant(nats_url: str) -> None:
+async def test_a_computer_that_is_not_in_the_office_is_named_for_every_event(nats_url: str) -> None:
     envelope = {"roomId": OFFICE, "payload": {"jsonrpc": "2.0", "id": 1, "method": "resources/list"}}
     async with office(nats_url) as (anna, _):
         for event in ("get_tools", "get_config", "get_desktop", "get_finder", "get_status", "later"):
-            said = (await anna.call(f"client:{event}", ask("bxo")))["message"]
-            assert said == "no such Computer in this office: 'bxo'; did you mean 'box'?", event
+            assert (await anna.call(f"client:{event}", ask("bxo")))["message"].endswith(": 'bxo'"), event
         for answer in (
             await anna.call("client:tool_call", call("read_a", "Otehr")),
             await anna.call("client:resources/list", {**envelope, "computerId": "Otehr"}),
         ):
-            assert answer["message"] == "no such Computer in this office: 'Otehr'; did you mean 'other'?"
+            assert answer["message"] == "no such Computer in this office: 'Otehr'"
             assert refusal(answer) == (404, {"computer": "Otehr"})
-        assert (await anna.call("client:get_tools", ask("kitchen")))["message"].endswith(": 'kitchen'")
-
-
-@pytest.mark.rule("answers.who.rights")
-async def test_a_computer_that_the_token_is_not_for_is_not_suggested_in_place_of_a_misspelt_one(nats_url: str) -> None:
-    async with office(nats_url, computers=["othr", "b*"], delegates=True) as (service, _):
-        users: tuple[dict[str, Any], ...] = (
-            {},
-            {"a2c_on_behalf": {"identity": "a" * 32, "subject": "otto", "computers": ["*"]}},
-        )
-        for more in users:
-            answer = await service.call("client:tool_call", call("read_a", "othr") | more)
-            assert (answer["code"], answer["message"]) == (404, "no such Computer in this office: 'othr'")
-        otto = {"identity": "a" * 32, "subject": "otto", "computers": ["bo"]}
-        answer = await service.call("client:tool_call", call("read_a", "bo") | {"a2c_on_behalf": otto})
-        assert answer["message"] == "no such Computer in this office: 'bo'"
-        answer = await service.call("client:tool_call", call("read_a", "bo"))
-        assert answer["message"] == "no such Computer in this office: 'bo'; did you mean 'box'?"
 
 
 @pytest.mark.rule("answers.who.rights")

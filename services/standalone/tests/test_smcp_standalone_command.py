@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from smcp_agent import NotAuthenticated, SmcpAgent
-from smcp_standalone.settings import OPTIONS
 from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.mcp_servers import configs
 from smcp_testing.service_process import ServiceProcess, service_process
@@ -131,26 +130,6 @@ async def test_up_json_prints_one_line_when_it_is_ready_and_no_key(config: Path)
         assert await ended(process, signal.SIGINT) == 0
         assert len(process.output) == 1
         assert key not in f"{process.output}{process.log}"
-
-
-async def test_up_warns_of_typing_errors_and_of_variables_that_an_option_replaces(config: Path) -> None:
-    read = {"SMCP_CONFIRM": "allow", "SMCP_KV_REPLICAS": "1", "SMCP_HEALTH_PORT": "0"}
-    unread = {
-        "SMCP_CONFIRN": "ask",
-        "SMCP_CONFIG": "other.json",
-        "SMCP_NATS_URL": "nats://127.0.0.1:1",
-        "SMCP_OFFICE": "lab",
-    }
-    env = {**read, **unread}
-    async with service_process(*command("up", "--port", "0", "--config", str(config)), env=env) as process:
-        await process.logged("SMCP_OFFICE is not read by this command: use --office", timeout=60)
-        warned = [str(line["event"]) for line in process.log if re.match(r"SMCP_\w+ is not", str(line["event"]))]
-        assert sorted(warned) == [
-            "SMCP_CONFIG is not read by this command: use --config",
-            "SMCP_CONFIRN is not a setting of this command and is ignored; did you mean 'SMCP_CONFIRM'?",
-            f"SMCP_NATS_URL is not read by this command: use {OPTIONS['SMCP_NATS_URL']}",
-            "SMCP_OFFICE is not read by this command: use --office",
-        ]
 
 
 def test_up_says_what_is_wrong_with_each_of_its_parts(tmp_path: Path) -> None:

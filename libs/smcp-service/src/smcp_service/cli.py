@@ -6,11 +6,10 @@ import gc
 import re
 import resource
 import signal
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import typer
@@ -18,7 +17,7 @@ import typer
 from smcp_service.console_script import version_line
 from smcp_service.lifecycle import FAILED, Failure, Main, leaves, plain_failures, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging, get_logger
-from smcp_service.settings import ServiceSettings, SettingsError, doubtful_variables, shown
+from smcp_service.settings import ServiceSettings, SettingsError, shown
 from smcp_service.telemetry import open_telemetry
 
 YOUNGEST: Final = 5000
@@ -106,20 +105,19 @@ def serve_command(
     open_service: Callable[[], AbstractAsyncContextManager[object]],
     *,
     check_config: bool = False,
-    parts: Sequence[ServiceSettings] = (),
-    options: Mapping[str, str] = MappingProxyType({}),
+    parts: Collection[ServiceSettings] = (),
+    unread: Collection[str] = (),
     at_once: Callable[[], None] | None = None,
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    `parts` are the settings of what runs beside the service, `options` and `at_once` as of `doubtful_variables`, `run`.
+    `parts` are the settings of what runs beside the service, `unread` variables that are not read for them; `at_once`
+    as of `run`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
-    for sentence in doubtful_variables(map(type, (settings, *parts)), options=options):
-        log.warning(sentence)
     if check_config:
-        print_settings(*parts, settings, without=options)
+        print_settings(*parts, settings, without=unread)
         raise typer.Exit(0)
     tune_garbage_collector()
 

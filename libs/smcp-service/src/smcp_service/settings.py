@@ -1,14 +1,11 @@
 """The settings of a process: read once from `SMCP_*` and the command line, refused when wrong."""
 
 import ipaddress
-import os
 import re
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
@@ -192,26 +189,6 @@ def load_settings(settings_class: type[S], **options: Any) -> S:
 
 def variables(settings_class: type[ServiceSettings]) -> frozenset[str]:
     return frozenset(_variable(name) for name in settings_class.model_fields)
-
-
-def doubtful_variables(
-    settings_classes: Iterable[type[ServiceSettings]],
-    environ: Mapping[str, str] | None = None,
-    *,
-    options: Mapping[str, str] = MappingProxyType({}),
-) -> list[str]:
-    """A sentence for each variable that is nearly called like a setting of those: a typing error; and for each of
-    `options`, variables that another command reads, with what is to be used here in their place."""
-    known = frozenset[str]().union(*map(variables, settings_classes))
-    sentences = []
-    for variable in sorted(os.environ if environ is None else environ):
-        if (option := options.get(variable.upper())) is not None:
-            sentences.append(f"{variable} is not read by this command: use {option}")
-        # less alike are names of settings of other commands, which may share an environment
-        elif variable.upper() not in known and (near := get_close_matches(variable.upper(), known, 1, cutoff=0.91)):
-            hint = f"; did you mean {near[0]!r}?"
-            sentences.append(f"{variable} is not a setting of this command and is ignored{hint}")
-    return sentences
 
 
 def shown(settings: ServiceSettings) -> dict[str, str]:

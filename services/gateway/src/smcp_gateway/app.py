@@ -103,14 +103,7 @@ class Gateway:
         )
         self.moves = Moves(sessions, self.transport, self.repair, calls, settings.move_s, settings.rebalance_s)
         self.relay = Relay(
-            bus,
-            self.computers,
-            self.offices,
-            registry,
-            calls,
-            sessions,
-            self._background,
-            max_values=settings.max_values,
+            bus, self.computers, registry, calls, sessions, self._background, max_values=settings.max_values
         )
         self.lists = ListResources(self.relay, self.offices, sessions, max_values=settings.max_values)
         self.transport.dispatcher = self._client_dispatcher(settings.max_values)

@@ -135,7 +135,7 @@ def run_up(
             open_and_tell,
             check_config=check_config,
             parts=tuple(each for each in (settings.registry, settings.computer, settings.mcp) if each is not None),
-            options=up.OPTIONS,
+            unread=up.UNREAD,
             at_once=kill_children,
         )
 

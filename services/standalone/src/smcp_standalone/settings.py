@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,17 +42,10 @@ KEYS: Final = "key-of-this-run.json"
 _TEMPORARY: Final = "smcp-up-"
 _TEMPORARY_LOCK: Final = "temporary"
 """Not the lock of `--data`: that directory is never removed, whatever its name."""
-_ALONE: Final = "smcp-registry, smcp-gateway and smcp-computer, since `smcp up` runs a nats-server of its own"
-OPTIONS: Final[Mapping[str, str]] = {
-    "SMCP_CONFIG": "--config",
-    "SMCP_OFFICE": "--office",
-    "SMCP_NAME": "--name",
-    "SMCP_NATS_URL": _ALONE,
-    "SMCP_NATS_CREDS": _ALONE,
-    "SMCP_NATS_CA": _ALONE,
-    "SMCP_GATEWAY_URL": "smcp-computer, since the Computer of `smcp up` needs no gateway",
-}
-"""What its parts read from the environment where they run alone, and what is to be used instead."""
+UNREAD: Final = tuple(
+    f"SMCP_{name}" for name in ("CONFIG", "OFFICE", "NAME", "NATS_URL", "NATS_CREDS", "NATS_CA", "GATEWAY_URL")
+)
+"""What its parts read from the environment only where they run alone."""
 
 
 @dataclass(frozen=True, slots=True)

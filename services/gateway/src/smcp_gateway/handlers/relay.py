@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -33,7 +32,6 @@ from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallTable, PendingCall
 from smcp_gateway.computers.answers import error_in, expected_fields
 from smcp_gateway.computers.computer_table import ComputerTable
-from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.packet import event_frame, largest_reply, too_large
 from smcp_gateway.sockets.session import Sessions
 from smcp_proto import tool_results
@@ -66,10 +64,6 @@ RECONNECT_S: Final = 0.6
 DEEPEST: Final = 200
 """Levels of an answer, as many as `exact_json.read` takes. Readers in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
-MAX_HINTS: Final = 50
-"""Computers of an office that are looked at for one that may be meant; for each, 64 patterns may have to be matched."""
-LONGEST_NAME: Final = 40
-"""A longer one is not compared: 50 names that are made for it would take more than 25 ms of the event loop."""
 _FIRST_FIELD: Final = re.compile(rb'\s*\{\s*(?:"_?meta"\s*:\s*null\s*,\s*)?"([A-Za-z_]{1,64})"')
 """Published Computers begin a result with `"meta": null`."""
 NO_JSON: Final = "the Computer's answer is not JSON"
@@ -80,7 +74,6 @@ TOO_DEEP: Final = f"the Computer's answer is nested more than {DEEPEST} levels d
 class Relay:
     bus: Bus
     computers: ComputerTable
-    offices: Offices
     registry: RegistryClient
     calls: CallTable
     sessions: Sessions
@@ -266,7 +259,7 @@ class Relay:
             if first or now >= until:
                 if offline is None:
                     with _below(span):
-                        moving = await self._moves(pending, call, min(until + FIND_S, call.deadline) - now) or moving
+                        moving = await self._moves(pending, min(until + FIND_S, call.deadline) - now) or moving
                     now = self._loop.time()
                 if not first and not moving:
                     raise offline or _not_available()
@@ -298,7 +291,7 @@ class Relay:
             span.add_event("smcp.answer_in_chunks", {"bytes": len(reply.body)})
         return reply
 
-    async def _moves(self, pending: PendingCall, call: Call, timeout: float) -> bool:
+    async def _moves(self, pending: PendingCall, timeout: float) -> bool:
         """Whether a Computer that nobody answers for is on its way to another owner; False if no registry says it."""
         try:
             found = await self.registry.find(
@@ -307,19 +300,8 @@ class Relay:
         except (SmcpError, BusError):
             return False
         if not found.member:
-            raise no_such_computer(pending.computer, self._hint(pending, call))
+            raise no_such_computer(pending.computer)
         return found.moving
-
-    def _hint(self, pending: PendingCall, call: Call) -> str:
-        """Which Computer of the office may be meant: one that the caller, and the user that it calls for, may ask."""
-        if len(pending.computer) > LONGEST_NAME:
-            return ""
-        office, session = self.offices.get(pending.office), self.sessions.get(pending.session)
-        own = None if session is None or session.principal is None else session.principal.rights
-        rights = [each for each in (own, call.caller.rights) if each is not None]
-        present = () if office is None else office.roster.present
-        names = islice((name for role, name in present if role == "computer"), MAX_HINTS)
-        return did_you_mean(pending.computer, [name for name in names if all(each.may_ask(name) for each in rights)])
 
 
 def _not_available() -> Unavailable:

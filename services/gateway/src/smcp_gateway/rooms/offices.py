@@ -246,9 +246,7 @@ class Office:
 
 
 class Offices:
-    def __init__(
-        self, bus: Bus, transport: SocketIoServer, computers: ComputerTable, generations: Generations
-    ) -> None:
+    def __init__(self, bus: Bus, transport: SocketIoServer, computers: ComputerTable, generations: Generations) -> None:
         self._bus = bus
         self._transport = transport
         self._computers = computers
