@@ -43,7 +43,7 @@ async def test_a_call_to_an_unconfirmed_computer_goes_over_the_bus_and_runs_once
 
         async def gone_over_the_bus() -> bool:
             nonlocal calls
-            pair.owner.computers.close_ownership("a test")  # confirmed again a moment later
+            pair.owner.computers.ownership.close("a test")  # confirmed again a moment later
             calls += 1
             assert (await pair.anna.call(CALL, call(calls)))["echo"]
             return "tool_call" in heard

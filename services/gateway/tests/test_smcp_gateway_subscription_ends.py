@@ -120,7 +120,7 @@ async def test_updates_that_waited_when_the_agent_left_do_not_reach_the_next_age
 async def test_a_late_leave_notification_makes_the_returned_agent_subscribe_again(nats_url: str) -> None:
     async with scene(nats_url) as (world, anna, box):
         await ask(anna)
-        world.gateways[1].computers.agent_left(OFFICE, "anna")
+        world.gateways[1].computers.agent_left(OFFICE, "anna", lambda: True)
         await eventually(lambda: missed(anna))
         await box.updated()
         assert await heard(anna, box) == []

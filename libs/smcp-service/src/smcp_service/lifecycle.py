@@ -130,22 +130,31 @@ async def serve_until_stopped(
     `stop` also ends an entering that has not finished (NATS is not there yet). Raises Failure when `leave_within_s` was
     not enough, and PlainFailure where the service says why it cannot be entered.
     """
-    async with AsyncExitStack() as stack:
-        entering = asyncio.timeout(None)
-        try:
-            async with entering:
-                watcher = asyncio.create_task(_expire_when_set(stop, entering))
-                try:
-                    with plain_failures():
-                        await stack.enter_async_context(service)
-                finally:
-                    watcher.cancel()
-        except TimeoutError:
-            if entering.expired():
-                return
+    loop, limit, state = asyncio.get_running_loop(), asyncio.timeout(None), "entering"
+    stopped = asyncio.create_task(stop.wait())
+
+    def end_entering(_: object) -> None:
+        if state == "entering":
+            limit.reschedule(loop.time())
+
+    try:
+        async with limit, AsyncExitStack() as stack:
+            stack.callback(stopped.cancel)
+            stopped.add_done_callback(end_entering)
+            with plain_failures():
+                await stack.enter_async_context(service)
+            state = "serving"
+            await stop.wait()
+            state = "leaving"
+            if leave_within_s is not None:
+                limit.reschedule(loop.time() + leave_within_s)
+    except TimeoutError:
+        if not limit.expired():
             raise
-        stack.push_async_exit(_bounded_leaving(stack.pop_all(), leave_within_s))
-        await stop.wait()
+        if state == "leaving":
+            raise Failure(f"did not finish stopping within {leave_within_s:g} s") from None
+    finally:
+        state = "left"
 
 
 class Background:
@@ -212,25 +221,6 @@ def _end(at_once: Callable[[], None] | None) -> NoReturn:
             at_once()
     finally:
         os._exit(FAILED)
-
-
-async def _expire_when_set(stop: asyncio.Event, timeout: asyncio.Timeout) -> None:
-    await stop.wait()
-    timeout.reschedule(asyncio.get_running_loop().time())
-
-
-def _bounded_leaving(entered: AsyncExitStack, seconds: float | None) -> Callable[..., Coroutine[Any, Any, bool | None]]:
-    async def leave(*error: Any) -> bool | None:
-        leaving = asyncio.timeout(seconds)
-        try:
-            async with leaving:
-                return await entered.__aexit__(*error)
-        except TimeoutError:
-            if leaving.expired():
-                raise Failure(f"did not finish stopping within {seconds:g} s") from None
-            raise
-
-    return leave
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

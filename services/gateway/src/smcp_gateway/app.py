@@ -224,7 +224,7 @@ class Gateway:
         await self._background.settle(within=LAST_TASKS_S)
 
     def _lapsed(self) -> None:
-        self.computers.close_ownership("the lease had run out")
+        self.computers.ownership.close("the lease had run out")
         self._generations.want()
 
 

@@ -54,10 +54,11 @@ class ComputerTable:
     _offices: dict[str, set[SocketIoComputer]] = field(default_factory=dict, init=False)
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
     _stopping: bool = field(default=False, init=False)
-    _ownership: Ownership = field(init=False)
+    ownership: Ownership = field(init=False)
+    """Its generation is read before a request to the registry, and passed to `granted`."""
 
     def __post_init__(self) -> None:
-        self._ownership = Ownership(self.bus, lease_s=self.lease_s)
+        self.ownership = Ownership(self.bus, lease_s=self.lease_s)
 
     def __len__(self) -> int:
         return len(self._owned)
@@ -70,27 +71,19 @@ class ComputerTable:
     def subscribed(self) -> int:
         return sum(len(owned.subscriptions) for owned in self._owned.values())
 
-    @property
-    def generation(self) -> int:
-        """Generation of the ownership: read before the request to the registry, passed to `joined` or `asserted`."""
-        return self._ownership.generation
-
     async def run(self) -> None:
         """Have every Computer confirmed again whenever the ownership was lost, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._ownership.run(), name="ownership")
+                tasks.create_task(self.ownership.run(), name="ownership")
                 while True:
-                    if self._ownership.open(self._ownership.generation):
+                    if self.ownership.open(self.ownership.generation):
                         for owned in self._owned.values():
                             self._confirm_soon(owned)
-                        await self._ownership.wait_closed()
+                        await self.ownership.wait_closed()
                     await asyncio.sleep(PAUSE_S)
         finally:
             self.owner.close()
-
-    def close_ownership(self, why: str) -> None:
-        self._ownership.close(why)
 
     def stop(self) -> None:
         """Start no more calls; running ones go on."""
@@ -111,10 +104,10 @@ class ComputerTable:
             self.close(session, office)
             raise
 
-    def joined(
-        self, session: Session, office: str, claim: Claim, generation: int, *, tenure: int | None, moved: bool
+    def granted(
+        self, session: Session, office: str, claim: Claim, generation: int, *, tenure: int | None, moved: bool = False
     ) -> None:
-        """The registry has granted the claim, requested in that generation of the ownership: now calls run.
+        """The registry holds the member by that claim, requested in that generation of the ownership: now calls run.
 
         Args:
             moved: its seat was held by another process, so its subscriptions are unknown here.
@@ -126,13 +119,6 @@ class ComputerTable:
                 owned.updates.missed()
             if not self._open(owned, generation):
                 self._confirm_soon(owned)
-
-    def asserted(self, session: Session, office: str, claim: Claim, generation: int, *, tenure: int | None) -> None:
-        """The registry holds the member by that claim, requested in that generation of the ownership."""
-        owned = self._owned.get((session.id, office))
-        if owned is not None and owned.claim is not None:
-            owned.granted(claim, tenure)
-            self._open(owned, generation)
 
     def close(self, session: Session, office: str) -> None:
         """The Computer is not a member, or no longer. Idempotent; does not wait."""
@@ -163,7 +149,7 @@ class ComputerTable:
         for owned in here:
             owned.agent_left(agent)
         if here:
-            self.owner.agent_left(office, agent, self._ownership, is_back)
+            self.owner.agent_left(office, agent, self.ownership, is_back)
 
     def cancelled(self, office: str, cancel: AgentCallData, subject: str) -> list[Session]:
         """`notify:tool_call_cancel` came for an office. Returns the Computers that run another subject's call."""
@@ -174,25 +160,25 @@ class ComputerTable:
 
     def is_open(self, confirmed: int) -> bool:
         """Whether calls may run for a Computer that was confirmed in that generation of the ownership."""
-        return self._ownership.is_open and confirmed == self._ownership.generation and not self._stopping
+        return self.ownership.is_open and confirmed == self.ownership.generation and not self._stopping
 
     def _open(self, owned: SocketIoComputer, generation: int) -> bool:
-        if self._ownership.is_open and self._ownership.generation == generation:
-            if owned.confirmed not in (-1, generation):
-                owned.drop_subscriptions()
-            owned.confirmed = generation
-            return True
-        return False
+        if not self.ownership.is_open or self.ownership.generation != generation:
+            return False
+        if owned.confirmed not in (-1, generation):
+            owned.drop_subscriptions()
+        owned.confirmed = generation
+        return True
 
     def _confirm_soon(self, owned: SocketIoComputer) -> None:
         if owned.claim is not None:
-            generation = self._ownership.generation
+            generation = self.ownership.generation
             self.background.until_done("confirming a Computer", lambda: self._confirm(owned, generation))
 
     async def _confirm(self, owned: SocketIoComputer, generation: int) -> None:
         """Raises Unavailable, BusError: not yet."""
         async with self._limit:
-            if owned.closed or owned.confirmed >= generation or generation != self._ownership.generation:
+            if owned.closed or owned.confirmed >= generation or generation != self.ownership.generation:
                 return  # it left, was asserted meanwhile, or a later round confirms it
             assert owned.claim is not None
             confirmed = await self.registry.confirm(owned.office, "computer", owned.name, owned.claim)

@@ -64,7 +64,7 @@ class SocketIoComputer:
         self.confirmed = -1
         """Generation of the ownership in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
-        self.subscriptions = Subscriptions(count=table.quotas.subscriptions(session, office))
+        self.subscriptions = Subscriptions(table.quotas.subscriptions(session, office))
         self.updates = Outbox(
             partial(table.registry.tell, office, "computer", name),
             partial(table.background.once, "sending updates"),

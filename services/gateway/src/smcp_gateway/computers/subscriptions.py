@@ -25,14 +25,11 @@ class Subscriptions:
     Agent named none.
 
     Args:
-        most: of one Agent.
         count: given each change of their number; raises RateLimited where there may be no more.
     """
 
-    def __init__(self, *, most: int = MAX_SUBSCRIPTIONS, count: Callable[[int], None] = lambda change: None) -> None:
-        self._most = most
+    def __init__(self, count: Callable[[int], None] = lambda change: None) -> None:
         self._count = count
-        self._counted = 0
         self._agents: dict[str, set[tuple[str | None, bytes]]] = {}
 
     def __len__(self) -> int:
@@ -47,18 +44,18 @@ class Subscriptions:
         mine, key = self._agents.setdefault(agent, set()), (server, _digest(uri))
         if key in mine:
             return False
-        if len(mine) >= self._most:
-            raise too_many_subscriptions(self._most)
+        if len(mine) >= MAX_SUBSCRIPTIONS:
+            raise too_many_subscriptions(MAX_SUBSCRIPTIONS)
         self._count(1)
-        self._counted += 1
         mine.add(key)
         return True
 
     def end(self, agent: str, server: str | None, uri: str) -> None:
         """The Agent has unsubscribed (`server` None: at all servers)."""
         digest, mine = _digest(uri), self._agents.get(agent, set())
-        mine -= {(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)}
-        self._ended()
+        ended = {(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)}
+        self._count(-len(ended))
+        mine -= ended
 
     async def subscribe(self, request: SubscribeResourceReq, ask: Ask) -> RawJson:
         """Ask the Computer, and keep the subscription if it grants it. Raises as `add`, `ask` and `granted`."""
@@ -69,9 +66,10 @@ class Subscriptions:
             answer = await ask()
             is_granted = granted(answer.body)
         finally:
-            if is_new and not is_granted:
-                mine.discard((server, _digest(uri)))
-                self._ended()
+            key = (server, _digest(uri))
+            if is_new and not is_granted and key in mine and self._agents.get(agent) is mine:
+                self._count(-1)
+                mine.remove(key)
         if is_granted and self._agents.get(agent) is mine:
             self.add(agent, server, uri)  # an unsubscribe may have ended it meanwhile
         return answer
@@ -84,20 +82,15 @@ class Subscriptions:
 
     def left(self, agent: str) -> bool:
         """The Agent has left the office. Returns whether it had subscriptions."""
-        had = bool(self._agents.pop(agent, None))
-        self._ended()
-        return had
+        ended = len(self._agents.pop(agent, ()))
+        self._count(-ended)
+        return ended > 0
 
     def clear(self) -> bool:
         """End all. Returns whether there were any."""
-        had, self._agents = len(self) > 0, {}
-        self._ended()
-        return had
-
-    def _ended(self) -> None:
-        fewer = min(len(self) - self._counted, 0)
-        self._counted += fewer
-        self._count(fewer)
+        ended, self._agents = len(self), {}
+        self._count(-ended)
+        return ended > 0
 
     def agents(self, server: str | None, uri: str) -> Iterator[str]:
         """The Agents that subscribed to the changed resource, or to one that contains it.

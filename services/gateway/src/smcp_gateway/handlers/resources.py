@@ -25,7 +25,7 @@ from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Sessions
-from smcp_proto.errors import NOT_A_MEMBER, ErrorCode, Malformed, NotInOffice, SmcpCode, SmcpError, TooLarge
+from smcp_proto.errors import NOT_A_MEMBER, Internal, Malformed, NotFound, NotInOffice, SmcpCode, SmcpError
 from smcp_proto.member_names import check_name
 from smcp_proto.schemas import ListResourcesReq, ListResourceTemplatesReq, ResourceUpdatedNotification
 from smcp_proto.schemas.resources import MAX_CURSOR
@@ -94,23 +94,6 @@ def unreadable() -> Malformed:
     return refused(FIELD, "is none that this list gave")
 
 
-class Skip(Exception):
-    """A Computer gives no page. `a2c_skipped` names it, unless it has left or has no resources (`expected`)."""
-
-    def __init__(self, *, expected: bool = False) -> None:
-        super().__init__()
-        self.expected = expected
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    envelope: dict[str, Any]
-    has_items: bool
-    next: str | None
-    is_partial: bool
-    """Whether it names MCP servers whose items are missing. Such a page is returned even without items."""
-
-
 class ListResources:
     """Takes the Computers from the office's roster: those that the Agent knows of (ADR 0018)."""
 
@@ -150,48 +133,48 @@ class ListResources:
         until = min(self._loop.time() + PAGE_S, call.deadline)
         left_out: list[str] = []
         verb = call.row.verb
+        empty: dict[str, Any] = {"payload": {"result": {ITEMS[verb]: []}}}
         for number, (name, inner) in enumerate(rest):
             share = min(SHARE_S, until - self._loop.time())
             if number and (share < SHARE_S or number == MOST):
-                return _empty_reply(request, verb, OfficeCursor(verb, rest[number - 1][0], None).write(), left_out)
-            try:
-                page = await self._ask(request, call, name, inner, share)
-            except Skip as skip:
-                if not skip.expected:
-                    self._skip(name, left_out)
+                return _reply(request, empty, OfficeCursor(verb, rest[number - 1][0], None).write(), left_out)
+            page = await self._ask(request, call, name, inner, share, left_out)
+            if page is None:
                 continue
-            next_cursor = self._next_cursor(page, OfficeCursor(verb, name, page.next), inner, left_out)
-            if next_cursor is None and name != rest[-1][0]:
-                next_cursor = OfficeCursor(verb, name, None).write()
-            if page.has_items or page.next is not None or page.is_partial:
-                return _page_reply(page, request, name, next_cursor, left_out)
-        return _empty_reply(request, verb, None, left_out)
+            result = page["payload"]["result"]
+            cursor, following = None, result.get("nextCursor") or None
+            if following is not None and (
+                following == inner or not (cursor := OfficeCursor(verb, name, following).write())
+            ):
+                self._leave_out(name, left_out)  # the same cursor again, or too long a one: for the rest of its list
+            if cursor is None and name != rest[-1][0]:
+                cursor = OfficeCursor(verb, name, None).write()
+            meta = result.get("meta")
+            if result[ITEMS[verb]] or following is not None or (isinstance(meta, dict) and meta.get(SERVERS_LEFT_OUT)):
+                return _reply(request, {**page, "computerId": name}, cursor, left_out)
+        return _reply(request, empty, None, left_out)
 
-    async def _ask(self, request: Request, call: Call, name: str, inner: str | None, share: float) -> Page:
+    async def _ask(
+        self, request: Request, call: Call, name: str, inner: str | None, share: float, left_out: list[str]
+    ) -> dict[str, Any] | None:
+        """A Computer's page; None: it gives none. It is reported, unless it has left or has no resources."""
         page_call = replace(call, payload=_addressed(call.payload, name, inner), deadline=self._loop.time() + share)
         try:
             answer = await self._relay(request.model_copy(update={"computerId": name}), page_call)
+            session = self._sessions.get(call.caller.session)
+            if session is not None and len(answer.body) <= largest_reply(session.max_message):
+                return await read_page(answer.body, call.row.verb, self._max_values)
         except SmcpError as error:
-            raise _refused(int(error.code), error.details, inner) from None
+            if inner is not None and isinstance(error, Malformed) and error.details.get("field") == FIELD:
+                raise unreadable() from None
+            if isinstance(error, NotFound) or error.details.get("smcp_code") == SmcpCode.NOT_SUPPORTED:
+                return None
         except (BodyTooLarge, TransferFailed):  # only this Computer is left out
-            raise Skip from None
-        session = self._sessions.get(call.caller.session)
-        if session is None or len(answer.body) > largest_reply(session.max_message):
-            raise Skip
-        try:
-            return await read_page(answer.body, call.row.verb, inner, self._max_values)
-        except TooLarge:
-            raise Skip from None
+            pass
+        self._leave_out(name, left_out)
+        return None
 
-    def _next_cursor(self, page: Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
-        if page.next is None:
-            return None
-        text = None if page.next == inner else cursor.write()
-        if text is None:  # the same cursor again, or too long a one: leave out the rest of its list
-            self._skip(cursor.computer, left_out)
-        return text
-
-    def _skip(self, name: str, left_out: list[str]) -> None:
+    def _leave_out(self, name: str, left_out: list[str]) -> None:
         _log.info("a Computer is left out of a list over its office", extra={"computer": name})
         self.skipped += 1
         left_out.append(name)
@@ -213,65 +196,38 @@ def _addressed(payload: Any, name: str, inner: str | None) -> dict[str, Any]:
     return {**payload, "computerId": name, "payload": {**message, "params": params}}
 
 
-def _refused(code: int, details: Any, inner: str | None) -> Exception:
-    details = details if isinstance(details, dict) else {}
-    if inner is not None and code == ErrorCode.MALFORMED and details.get("field") == FIELD:
-        return unreadable()
-    return Skip(expected=code == ErrorCode.NOT_FOUND or details.get("smcp_code") == SmcpCode.NOT_SUPPORTED)
-
-
-async def read_page(answer: bytes, verb: str, inner: str | None, most: int) -> Page:
-    """A Computer's page.
-
-    Args:
-        inner: the cursor that the Computer was given.
-        most: how many JSON values the answer may have.
+async def read_page(answer: bytes, verb: str, most: int) -> dict[str, Any]:
+    """A Computer's page: the envelope around a result with items. `most`: how many JSON values it may have.
 
     Raises:
-        Skip: the answer is no page. Malformed: the Computer refused the cursor. TooLarge: see `exact_json.read_answer`.
+        Malformed: the Computer refused the cursor (`details.field`).
+        NotFound: it has no resources.
+        Internal: the answer is no page. TooLarge: see `exact_json.read_answer`.
     """
     envelope = await exact_json.read_answer(answer, most, "the page")
-    message = envelope.get("payload")
-    if not isinstance(message, dict):
-        code = envelope.get("code")
-        # a Socket.IO Computer sends its errors as plain replies
-        raise _refused(code, envelope.get("details"), inner) if isinstance(code, int) else Skip()
-    error = message.get("error")
-    if isinstance(error, dict):
-        data = error.get("data")
-        code = data.get("smcp_code") if isinstance(data, dict) else None
-        if inner is not None and error.get("code") == INVALID_PARAMS:
-            raise unreadable()
-        raise Skip(expected=error.get("code") == METHOD_NOT_FOUND or code == SmcpCode.NOT_SUPPORTED)
-    match message.get("result"):
-        case {**result}:
-            items, next_cursor, meta = result.get(ITEMS[verb]), result.get("nextCursor"), result.get("meta")
-            if isinstance(items, list) and isinstance(next_cursor, str | None):
-                is_partial = isinstance(meta, dict) and bool(meta.get(SERVERS_LEFT_OUT))
-                return Page(envelope, bool(items), next_cursor or None, is_partial)
-    raise Skip
+    match envelope.get("payload"):
+        case {"error": {**error}}:
+            code, data = error.get("code"), error.get("data")
+            if code == INVALID_PARAMS:
+                raise unreadable()
+            if code == METHOD_NOT_FOUND or (isinstance(data, dict) and data.get("smcp_code") == SmcpCode.NOT_SUPPORTED):
+                raise NotFound("it has no resources")
+        case {"result": {**result}}:
+            if isinstance(result.get(ITEMS[verb]), list) and isinstance(result.get("nextCursor"), str | None):
+                return envelope
+    raise Internal("the answer is no page")
 
 
-def _page_reply(
-    page: Page, request: Request, name: str, next_cursor: str | None, left_out: list[str]
-) -> dict[str, Any]:
-    message = page.envelope["payload"]
-    payload = {**message, **_message(request, message["result"], next_cursor, left_out)}
-    return {**page.envelope, "roomId": request.roomId, "computerId": name, "payload": payload}
-
-
-def _empty_reply(request: Request, verb: str, next_cursor: str | None, left_out: list[str]) -> dict[str, Any]:
-    return {"roomId": request.roomId, "payload": _message(request, {ITEMS[verb]: []}, next_cursor, left_out)}
-
-
-def _message(request: Request, result: dict[str, Any], next_cursor: str | None, left_out: list[str]) -> dict[str, Any]:
-    result = {key: value for key, value in result.items() if key != "nextCursor"}
-    if next_cursor is not None:
-        result["nextCursor"] = next_cursor
+def _reply(request: Request, page: dict[str, Any], cursor: str | None, left_out: list[str]) -> dict[str, Any]:
+    message = page["payload"]
+    result = {key: value for key, value in message["result"].items() if key != "nextCursor"}
+    if cursor is not None:
+        result["nextCursor"] = cursor
     if left_out:
         meta = result.get("meta")
         result["meta"] = {**(meta if isinstance(meta, dict) else {}), "a2c_skipped": left_out}
-    return {"jsonrpc": "2.0", "id": request.payload.id, "result": result}
+    payload = {**message, "jsonrpc": "2.0", "id": request.payload.id, "result": result}
+    return {**page, "roomId": request.roomId, "payload": payload}
 
 
 def metered(handler: Handler, quotas: Quotas, sessions: Sessions) -> Handler:

@@ -65,7 +65,7 @@ class Memberships:
         office = await self.offices.hold(request.office_id)
         office.expect(session)
         session.joining, session.joining_seat = claim.incarnation, seat
-        generation, gate = self.generations.current, self.computers.generation
+        generation, gate = self.generations.current, self.computers.ownership.generation
         claimed, announced = False, True
         try:
             if request.role == "computer":  # its subject is served before others learn of it
@@ -86,7 +86,7 @@ class Memberships:
             raise
         self.taken_up += joined.taken_up
         known_before = joined.taken_up or joined.unchanged  # unchanged: an earlier copy took it up
-        self.computers.joined(session, office.name, claim, gate, tenure=joined.tenure, moved=known_before)
+        self.computers.granted(session, office.name, claim, gate, tenure=joined.tenure, moved=known_before)
         session.joining = session.joining_seat = None
         session.role, session.name = request.role, request.name
         session.joined_as = "moved" if joined.taken_up else "ok"

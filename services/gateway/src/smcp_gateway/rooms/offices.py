@@ -161,11 +161,11 @@ class Office:
             self._keep(notice)
             self._pass_on([member for member in self.members if member not in others], notice)
             return
+        if not notice.entered:
+            self._agent_left(notice.about)
         only_after_outage = self.roster.event(notice.about, entered=notice.entered, epoch=notice.epoch)
         if only_after_outage is None:
             return  # a repeat; sessions that are joining have it, too
-        if not notice.entered:
-            self._agent_left(notice.about)
         self._keep(notice)
         self._check(self.members.items(), notice)
         # an enter's or leave's revision is half its epoch; what is newer than the member's own enter came after it

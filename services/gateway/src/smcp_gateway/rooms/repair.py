@@ -119,7 +119,7 @@ class Repair:
         _log.info("repaired", extra={"members": len(members), "offices": len(outcomes)})
 
     async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
-        gate = self.computers.generation
+        gate = self.computers.ownership.generation
         records = [asserted(membership, moving=session.leaving or session.moving) for session, membership in members]
         ending = [membership.ending for _, membership in members]
         result = await self.registry.assert_members(Assertion(members=records))
@@ -154,7 +154,7 @@ class Repair:
             office.missed(session)
         if record.claim != membership.claim:
             return True  # it has a newer claim
-        self.computers.asserted(session, membership.office, membership.claim, gate, tenure=answer.tenure)
+        self.computers.granted(session, membership.office, membership.claim, gate, tenure=answer.tenure)
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:
