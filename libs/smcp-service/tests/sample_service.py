@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.health import Readiness, serve_health
 from smcp_service.lifecycle import Failure, background
-from smcp_service.logging import bind_call, get_logger
+from smcp_service.logging import bind_call
 from smcp_service.settings import ServiceSettings, load_settings
 from smcp_service.telemetry import TRACE_ID_KEY
 
@@ -32,7 +32,7 @@ class SampleSettings(ServiceSettings):
 
 @asynccontextmanager
 async def open_sample(settings: SampleSettings) -> AsyncIterator[None]:
-    log = get_logger("sample")
+    log = logging.getLogger("sample")
     async with background() as tasks, serve_health(settings, Readiness()) as health:
         if settings.mode == "never-open":
             log.info("opening")
@@ -48,7 +48,7 @@ async def open_sample(settings: SampleSettings) -> AsyncIterator[None]:
             _record_spans()
         if settings.mode == "log":
             _log_lines()
-        log.info("serving", url=health.url)
+        log.info("serving", extra={"url": health.url})
         try:
             yield
         finally:
@@ -96,7 +96,7 @@ def _record_spans() -> None:
     try:
         outer = tracer.start_as_current_span("outer", attributes={"smcp.req_id": "r-1"})
         with outer, suppress(ValueError), tracer.start_as_current_span("inner"):
-            get_logger("sample").info("inside a span")
+            logging.getLogger("sample").info("inside a span")
             raise ValueError("the tool's arguments")
     finally:
         otel_context.detach(token)
@@ -106,14 +106,14 @@ def _record_spans() -> None:
 
 def _log_lines() -> None:
     with bind_call(req_id="r-1", office="办公室", trace_id=TRACE_ID):
-        get_logger("sample").info("ours", number=1 << 70, what=object)
+        logging.getLogger("sample").info("ours", extra={"number": 1 << 70, "what": object})
         logging.getLogger("nats.aio.client").warning("from the %s", "library")
         logging.getLogger("engineio.server").info("Received packet %s data %s", "MESSAGE", "the tool's arguments")
     try:
         secret = "the local variable"
         _ = 1 // len(secret[:0])
     except ZeroDivisionError:
-        get_logger("sample").exception("divided")
+        logging.getLogger("sample").exception("divided")
 
 
 @app.command()

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -46,7 +45,6 @@ def log() -> Iterator[io.StringIO]:
     yield stream
     root.handlers, root.level = handlers, level
     logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
 
 
 async def run(request: ToolCallReq, _: Call) -> RawJson:

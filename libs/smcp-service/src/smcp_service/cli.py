@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import gc
+import logging
 import re
 import resource
 import signal
@@ -16,7 +17,7 @@ import typer
 
 from smcp_service.console_script import version_line
 from smcp_service.lifecycle import FAILED, Failure, Main, leaves, plain_failures, run, serve_until_stopped
-from smcp_service.logging import LEVEL, configure_logging, get_logger
+from smcp_service.logging import LEVEL, configure_logging
 from smcp_service.settings import ServiceSettings, SettingsError, shown
 from smcp_service.telemetry import open_telemetry
 
@@ -115,7 +116,6 @@ def serve_command(
     as of `run`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
-    log = get_logger(__name__)
     if check_config:
         print_settings(*parts, settings, without=unread)
         raise typer.Exit(0)
@@ -125,7 +125,7 @@ def serve_command(
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, LEVEL.toggle)
         async with open_telemetry(service):
             await serve_until_stopped(open_service(), stop, leave_within_s=settings.drain_s + LEAVING_GRACE_S)
-        log.info("stopped")
+        logging.getLogger(__name__).info("stopped")
 
     raise typer.Exit(run(serve, at_once=at_once))
 

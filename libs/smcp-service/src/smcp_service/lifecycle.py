@@ -6,6 +6,7 @@ What the `main` of a process opens it opens with ``async with``, so that leaving
 import asyncio
 import concurrent.futures
 import errno
+import logging
 import os
 import signal
 import socket
@@ -16,12 +17,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
-import structlog
 import uvloop
 
 from smcp_service.console_script import INTERRUPTED
 
 Result = TypeVar("Result")
+
+_log: Final = logging.getLogger("smcp_service.lifecycle")
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -96,7 +98,6 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     A `PlainFailure` is printed to standard error, any other `Failure` logged as a sentence, any other error with its
     traceback and a last line that sums it up; errors of a task group are logged one by one.
     """
-    log = structlog.get_logger("smcp_service.lifecycle")
     try:
         try:
             with asyncio.Runner(loop_factory=_Loop) as runner:
@@ -116,8 +117,8 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
         errors = list(leaves(error))
         for unexpected in errors:
             if not isinstance(unexpected, Failure):
-                log.error("unhandled error", exc_info=unexpected)  # noqa: TRY400 - one of several
-        log.critical("stopped by an error", error="; ".join(_sentence(each) for each in errors))
+                _log.error("unhandled error", exc_info=unexpected)
+        _log.critical("stopped by an error", extra={"error": "; ".join(map(_sentence, errors))})
         return max(each.exit_code if isinstance(each, Failure) else FAILED for each in errors)
     return DONE if code is None else code
 
@@ -191,19 +192,18 @@ async def background() -> AsyncIterator[Background]:
 
 
 async def _with_signals(main: Main, at_once: Callable[[], None] | None) -> int | None:
-    log = structlog.get_logger("smcp_service.lifecycle")
     stop = asyncio.Event()
 
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
             try:
-                log.warning("stopping at once", signal=number.name)
+                _log.warning("stopping at once", extra={"signal": number.name})
                 sys.stderr.flush()
                 sys.stdout.flush()
             finally:
                 _end(at_once)
         stop.set()
-        log.info("stopping", signal=number.name)
+        _log.info("stopping", extra={"signal": number.name})
 
     # They stay until the loop is closed: what is left after `main` (threads of the executor) can hang, too.
     loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
 """Logs: one line of JSON per event, or something for people when a terminal is attached.
 
-structlog's (`get_logger`) and the standard library's come out alike, on standard error, with `timestamp` (ISO 8601),
+structlog renders the records of the standard library's `logging`, on standard error, with `timestamp` (ISO 8601),
 `level`, `service`, `logger`, and inside a call its `req_id`, `trace_id` and `office` (`bind_call`). Arguments and
 results of tools are never logged: libraries that log payloads are kept quiet, and tracebacks show no variables.
 """
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, TextIO
 
 import orjson
 import structlog
@@ -61,17 +61,11 @@ class bind_call:  # noqa: N801 - used like a function: `with bind_call(req_id=..
             self._token = None
 
 
-def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(name)
-    return logger
-
-
 def configure_logging(
     service: str, *, level: LogLevel = "info", log_format: LogFormat = "auto", stream: TextIO | None = None
 ) -> None:
     """Call it once, first thing. `auto` is `console` where `stream` (by default standard error) is a terminal."""
     stream = sys.stderr if stream is None else stream
-    output = LogOutput(stream)
     as_json = log_format == "json" or (log_format == "auto" and not stream.isatty())
 
     def add_service(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -86,13 +80,7 @@ def configure_logging(
         _add_call,
     ]
     render = [structlog.processors.format_exc_info, _render_json] if as_json else _console_renderers(stream)
-    structlog.configure(
-        processors=[_drop_below_level, *shared, *render],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=lambda *name: _NamedLogger(output, *name),
-        cache_logger_on_first_use=True,
-    )
-    handler = logging.StreamHandler(output)
+    handler = logging.StreamHandler(LogOutput(stream))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
@@ -137,12 +125,6 @@ LEVEL: Final = Level()
 """Of the one log that a process has."""
 
 
-def _drop_below_level(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    if logging.getLevelNamesMapping().get(method.upper(), logging.ERROR) < logging.getLogger().level:
-        raise structlog.DropEvent
-    return event
-
-
 class LogOutput:
     """The stream that log lines go to. `rewrites` change each text before it is written, in their order.
 
@@ -177,12 +159,6 @@ def rewritten_logs(rewrite: Callable[[str], str]) -> Iterator[None]:
     finally:
         for output in ours:
             output.rewrites.remove(rewrite)
-
-
-class _NamedLogger(structlog.WriteLogger):
-    def __init__(self, stream: LogOutput, name: str = "smcp") -> None:
-        super().__init__(cast("TextIO", stream))
-        self.name = name
 
 
 def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -14,6 +14,7 @@ as the specification asks. Unlike the SDK's set-up:
 """
 
 import asyncio
+import logging
 import os
 import random
 import threading
@@ -32,8 +33,6 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import SpanContext, TraceState, get_current_span
 
-from smcp_service.logging import get_logger
-
 # The dispatcher and the SDK, which import nothing of this package, set these keys.
 TRACE_ID_KEY: Final = "smcp.trace_id"
 """Under this key of the OpenTelemetry context stands the id (an int) of the trace that begins."""
@@ -47,6 +46,7 @@ MOST_PER_S: Final = 1_000_000.0
 OUTCOMES: Final = ("exported", "failed", "dropped")
 """Of spans that were to be exported: the collector took them, did not, or too many waited for it."""
 
+_log: Final = logging.getLogger("smcp_service.telemetry")
 _LARGEST_TRACE_ID: Final = (1 << 128) - 1
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -81,7 +81,7 @@ def value_of(environ: Mapping[str, str], variable: str) -> str:
 
 
 def warn_of(variable: str, value: str, instead: str) -> None:
-    get_logger(__name__).warning("telemetry setting is not known", variable=variable, value=value, instead=instead)
+    _log.warning("telemetry setting is not known", extra={"variable": variable, "value": value, "instead": instead})
 
 
 def _is_exported(environ: Mapping[str, str]) -> bool:
@@ -117,7 +117,7 @@ async def _shut_down(provider: TracerProvider, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await done.wait()
     except TimeoutError:
-        get_logger(__name__).warning("the last spans could not be exported in time", seconds=seconds)
+        _log.warning("the last spans could not be exported in time", extra={"seconds": seconds})
 
 
 class ContextIdGenerator(RandomIdGenerator):

@@ -35,7 +35,6 @@ from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import background
-from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics
 
 _log = logging.getLogger("smcp_computer.app")
@@ -125,7 +124,8 @@ async def open_service(
         computer.follow_file()
         stats["computer"] = computer.calls.held
         stats["updates"] = computer.outbox.held
-        get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
+        served = {"health": health.url, "office": settings.office, "computer": settings.name}
+        _log.info("serving", extra=served)
         yield computer
 
 

@@ -1,5 +1,6 @@
 """The HTTP server. It listens before the gateway serves, so that `/livez` answers while NATS is away."""
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -17,14 +18,13 @@ from smcp_proto.catalog import VersionRefusal, refuse_version
 from smcp_proto.errors import SmcpError, VersionRefused, error_of
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
 from smcp_service.http_limits import EdgeRules, Listener, listening
-from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics
 from smcp_service.settings import is_loopback
 
 PATH: Final = "/socket.io/"
 ERROR_HEADER: Final = "X-A2C-Error-Code"
 
-_log = get_logger("smcp_gateway.http_server")
+_log: Final = logging.getLogger("smcp_gateway.http_server")
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -105,7 +105,8 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     """
     check_auth(settings, "SMCP_GATEWAY_HOST", settings.gateway_host)
     if not (settings.auth_configured or is_loopback(settings.gateway_host)):
-        _log.warning("any client that reaches this address can connect under any name", host=settings.gateway_host)
+        at = {"host": settings.gateway_host}
+        _log.warning("any client that reaches this address can connect under any name", extra=at)
     authenticator = open_authenticator(settings)
     metrics = Metrics()
     front = HttpServer(metrics, authenticator=authenticator, proxies=settings.proxies)

@@ -1,5 +1,6 @@
 """The command `smcp-gateway`."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated
@@ -23,8 +24,9 @@ from smcp_service.cli import (
     use_huge_pages,
     version_option,
 )
-from smcp_service.logging import get_logger
 from smcp_service.settings import load_settings
+
+_log = logging.getLogger("smcp_gateway.main")
 
 app = typer.Typer(add_completion=False)
 
@@ -58,7 +60,8 @@ async def open_service(settings: GatewaySettings, credentials: Credentials | Non
     """
     async with AsyncExitStack() as stack:
         front = await stack.enter_async_context(open_http_server(settings))
-        get_logger(__name__).info("listening", url=front.url, health=front.health.url)
+        addresses = {"url": front.url, "health": front.health.url}
+        _log.info("listening", extra=addresses)
         if settings.gateway_port == 0:  # the port has to be known at any log level
             typer.echo(f"smcp-gateway listens on {front.url}")
         bus = await stack.enter_async_context(
@@ -77,7 +80,7 @@ async def open_service(settings: GatewaySettings, credentials: Credentials | Non
         gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front, trail=trail))
         front.stats["gateway"] = gateway.held
         use_huge_pages()
-        get_logger(__name__).info("ready", url=gateway.url, health=front.health.url)
+        _log.info("ready", extra=addresses)
         yield gateway
 
 

@@ -46,7 +46,7 @@ from smcp_service.http_limits import (
     forbidden_header,
 )
 from smcp_service.lifecycle import background, cannot_listen
-from smcp_service.logging import bind_call, get_logger
+from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
 from smcp_service.settings import listed
 
@@ -61,7 +61,7 @@ NOT_HELD: Final = "this replica does not hold the seat of the office"
 _PATH: Final = "/mcp/"
 _GATE: Final = "smcp_mcp.gate"
 
-_log = get_logger(__name__)
+_log: Final = logging.getLogger(__name__)
 
 
 def office_of(scope: Scope) -> str:
@@ -212,7 +212,7 @@ class GatewayCheck:
             except SmcpError as error:
                 why, least = _problem(error), delay(error)
             if why is not None and why != self.problem:
-                _log.error("not ready", why=why)
+                _log.error("not ready", extra={"why": why})
             self.problem = why
             if why is None:
                 backoff.reset()

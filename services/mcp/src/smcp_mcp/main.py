@@ -1,5 +1,6 @@
 """The command `smcp-mcp`."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -10,7 +11,6 @@ from smcp_mcp.app import open_mcp
 from smcp_mcp.settings import McpSettings, check_access
 from smcp_service.cli import SHORT_HELP, allow_many_files, check_config_option, run_app, serve_command, version_option
 from smcp_service.health import Readiness, serve_health
-from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics
 from smcp_service.settings import load_settings
 
@@ -41,7 +41,7 @@ async def open_service(settings: McpSettings) -> AsyncIterator[str]:
     ):
         if settings.mcp_port == 0:  # the port has to be known at any log level
             typer.echo(f"smcp-mcp listens on {url}")
-        get_logger(__name__).info("ready", url=url, health=health.url)
+        logging.getLogger(__name__).info("ready", extra={"url": url, "health": health.url})
         yield url
 
 

@@ -4,6 +4,7 @@ Above is `app`, which passes requests of other offices on (docs/adr/0048).
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple
@@ -26,14 +27,13 @@ from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.settings import McpSettings
 from smcp_proto.validation import refused
 from smcp_service.lifecycle import Background
-from smcp_service.logging import get_logger
 
 LAST_CALLS_S: Final = 5.0
 """How long running calls may take when the office is being left: other replicas wait for its seat meanwhile."""
 MAX_SESSIONS: Final = 1000
 """Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
 
-_log = get_logger(__name__)
+_log: Final = logging.getLogger(__name__)
 
 
 class ClientOptions(NamedTuple):
@@ -182,7 +182,7 @@ class Offices:
         try:
             async with self._agent(office) as agent:
                 await self._serve(agent, joined)
-            _log.info("left an office", office=office)
+            _log.info("left an office", extra={"office": office})
         except RateLimited as error:  # the quota is that of smcp-mcp, not of the client, so the client gets no 429
             self._refuse(joined, Unavailable(f"the gateway refuses smcp-mcp for now: {error.message}"))
         except SmcpError as error:
@@ -233,9 +233,10 @@ class Offices:
             del self._joining[agent.office]
             joined.set_result(held)
             computers = len(agent.computers())
-            _log.info("joined an office", office=agent.office, computers=computers)
+            _log.info("joined an office", extra={"office": agent.office, "computers": computers})
             if not computers:
-                _log.warning("nobody is in the office: its name in the URL may be wrong", office=agent.office)
+                where = {"office": agent.office}
+                _log.warning("nobody is in the office: its name in the URL may be wrong", extra=where)
             try:
                 await held.ended.wait()
             finally:

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +17,6 @@ from mcp_types import INVALID_REQUEST
 from yarl import URL
 
 from smcp_mcp.buffered_request import PASSED_ON, BufferedRequest
-from smcp_service.logging import get_logger
 
 CONNECT_S: Final = 1.0
 """A peer that takes longer to accept a connection is skipped: replicas are near each other."""
@@ -32,7 +32,7 @@ _ONE_HOP: Final = frozenset(
 )
 """Headers about one connection (RFC 9110, 7.6.1), and those that the next hop writes itself."""
 
-_log = get_logger(__name__)
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,12 @@ class Peers:
                 await exchange.send_body(b"", more=False)
                 return "answered"
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            _log.info("a peer cannot be reached", peer=str(peer.url), error=type(error).__name__)
+            _log.info("a peer cannot be reached", extra={"peer": str(peer.url), "error": type(error).__name__})
             return "unreachable"
         except ValueError:  # aiohttp refuses the control characters in headers that uvicorn lets pass
             return await exchange.refuse(400, "a header has a control character", code=INVALID_REQUEST)
         except (aiohttp.ClientError, TimeoutError) as error:
-            _log.warning("a peer broke off its answer", peer=str(peer.url), error=type(error).__name__)
+            _log.warning("a peer broke off its answer", extra={"peer": str(peer.url), "error": type(error).__name__})
             await exchange.break_off("the replica that held the office is gone")
             return "broken"
 
@@ -122,7 +122,7 @@ async def _resolve(url: str) -> list[Peer]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(name, port, type=SOCK_STREAM)
     except OSError as error:
-        _log.warning("the peers have no address", host=name, error=error.strerror)
+        _log.warning("the peers have no address", extra={"host": name, "error": error.strerror})
         return []
     addresses = sorted({str(address[0]) for *_, address in found})
     return [Peer(URL.build(scheme=parts.scheme, host=address, port=port), name) for address in addresses]

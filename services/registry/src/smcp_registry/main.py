@@ -1,5 +1,6 @@
 """The command `smcp-registry`."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -13,7 +14,6 @@ from smcp_registry.app import EVENTS, Registry, open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.health import Readiness, Stats, serve_health
-from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics
 from smcp_service.settings import load_settings
 
@@ -42,7 +42,7 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
     ):
         view = registry.view
         stats["registry"] = lambda: {"owners": len(view.owners()), "tombstones": len(view.tombstones)}
-        get_logger(__name__).info("ready", health=health.url)
+        logging.getLogger(__name__).info("ready", extra={"health": health.url})
         yield registry
 
 
