@@ -17,14 +17,12 @@ from smcp_auth.authenticator import HEADER, HEADER_FORM, Authenticator, bearer_t
 from smcp_auth.client_addresses import Network
 from smcp_auth.grants import Principal
 from smcp_bus.callers import DELEGATES
-from smcp_proto.errors import Malformed, NotAllowed, NotAuthenticated, RateLimited, SmcpError, TooLarge, Unavailable
+from smcp_proto.errors import Malformed, NotAllowed, NotAuthenticated, RateLimited, SmcpError, Unavailable
 
 FIELD: Final = "token"
 """The field of `auth` with the token."""
 CONNECT_S: Final = 10.0
 """How long a client may take until its CONNECT to the namespace, which authenticates it."""
-UNAUTHENTICATED_POST: Final = 48 * 1024
-"""The largest polling body before authentication: with its headers it stays below `http_limits`' limit of all bytes."""
 _PRINCIPAL: Final = web.RequestKey("principal", Principal)
 _PRESENTED: Final = web.RequestKey("token", str)
 """The token of the request's header."""
@@ -88,15 +86,6 @@ def refusal_response(error: SmcpError) -> web.Response:
     return web.json_response(body, status=int(error.code), headers=headers)
 
 
-def unauthenticated_refusal(request: web.Request) -> web.Response | None:
-    """The refusal of a polling request that is too large for a client that is not authenticated."""
-    size = request.content_length or 0
-    if size <= UNAUTHENTICATED_POST:
-        return None
-    details = {"limit": UNAUTHENTICATED_POST, "size": size}
-    return refusal_response(TooLarge("connect to the namespace first", details=details))
-
-
 def source_of(request: web.Request, trusted: Sequence[Network]) -> str:
     """The client's address, behind trusted proxies, by which its requests are counted."""
     return client_addresses.source_of(request.remote, request.headers.getall("X-Forwarded-For", []), trusted)
@@ -114,8 +103,8 @@ class UnauthenticatedClients:
     def __init__(self, most: int, close: Callable[[str], None]) -> None:
         self._most = most
         self._close = close
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._sources: dict[str, str] = {}
+        self._waiting: dict[str, tuple[str, asyncio.TimerHandle]] = {}
+        """By id: the address, and what closes it at its deadline."""
         self._of: Counter[str] = Counter()
 
     def refusal(self, request: web.Request, source: str) -> web.Response | None:
@@ -130,32 +119,26 @@ class UnauthenticatedClients:
         return None
 
     def opened(self, engine_id: str, source: str) -> None:
-        self._sources[engine_id] = source
         self._of[source] += 1
-        self.expect(engine_id, CONNECT_S)
+        self._waiting[engine_id] = source, asyncio.get_running_loop().call_later(CONNECT_S, self._close, engine_id)
 
     def expect(self, engine_id: str, seconds: float) -> None:
         """Give the connection that many seconds from now, unless its deadline is earlier already."""
         loop = asyncio.get_running_loop()
-        timer = self._timers.get(engine_id)
-        if timer is None or timer.when() > loop.time() + seconds:
-            self._stop(engine_id)
-            self._timers[engine_id] = loop.call_later(seconds, self._late, engine_id)
+        source, timer = self._waiting.get(engine_id, ("", None))
+        now = loop.time()
+        if timer is not None:
+            if now < timer.when() <= now + seconds:
+                return
+            timer.cancel()
+        self._waiting[engine_id] = source, loop.call_later(seconds, self._close, engine_id)
 
     def ended(self, engine_id: str) -> None:
         """The connection is authenticated or closed. Idempotent."""
-        self._stop(engine_id)
-        source = self._sources.pop(engine_id, None)
-        if source is not None:
+        source, timer = self._waiting.pop(engine_id, ("", None))
+        if timer is not None:
+            timer.cancel()
+        if source:
             self._of[source] -= 1
             if not self._of[source]:
                 del self._of[source]
-
-    def _stop(self, engine_id: str) -> None:
-        timer = self._timers.pop(engine_id, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _late(self, engine_id: str) -> None:
-        del self._timers[engine_id]
-        self._close(engine_id)

@@ -16,9 +16,9 @@ Work = Callable[[], Awaitable[object]]
 
 
 class BackgroundTasks:
-    def __init__(self, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+    def __init__(self, start: Callable[[Coroutine[Any, Any, object]], asyncio.Task[object]]) -> None:
         self._start = start
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
 
     def __len__(self) -> int:
@@ -26,16 +26,17 @@ class BackgroundTasks:
 
     def once(self, what: str, work: Work) -> None:
         """Try once; a failure is logged."""
-        self._run(what, work, once=True)
+        self._run(self._try(what, work, once=True))
 
     def until_done(self, what: str, work: Work) -> None:
         """Retry until it succeeds or is refused (NotAllowed, Malformed)."""
-        self._run(what, work, once=False)
+        self._run(self._try(what, work, once=False))
 
-    def _run(self, what: str, work: Work, *, once: bool) -> None:
+    def _run(self, work: Coroutine[Any, Any, object]) -> None:
         if self._closed:
+            work.close()
             return
-        task = self._start(self._try(what, work, once=once))
+        task = self._start(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -51,16 +52,14 @@ class BackgroundTasks:
         for task in list(self._tasks):
             task.cancel()
 
-    async def _try(self, what: str, work: Work, *, once: bool) -> None:
+    async def _try(self, what: str, work: Work, *, once: bool) -> object:
         backoff = Backoff(0.1, 5.0)
         while True:
             try:
-                await work()
+                return await work()
             except (BusError, SmcpError) as error:
                 refused = isinstance(error, NotAllowed | Malformed)
                 _log.log(logging.WARNING if refused else logging.INFO, "%s failed: %s", what, type(error).__name__)
                 if refused or once:
-                    return
-            else:
-                return
+                    return None
             await asyncio.sleep(backoff.next())

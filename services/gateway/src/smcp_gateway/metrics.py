@@ -13,20 +13,13 @@ def measure(gateway: "Gateway") -> None:
     metrics, sessions, unauthenticated = gateway.front.metrics, gateway.sessions, gateway.front.listener.unauthenticated
     calls, computers, authenticator = gateway.calls, gateway.computers, gateway.front.authenticator
     gauge, counter = metrics.gauge, metrics.counter
-    counter(
-        "smcp_gateway_resources_skipped",
-        "Computers that a list of resources over their office left out: failed or silent",
-        lambda: gateway.lists.skipped,
-    )
+    counter("smcp_gateway_resources_skipped", "Computers left out of lists over offices", lambda: gateway.lists.skipped)
     gauge("smcp_gateway_sockets", "Clients that are connected", lambda: len(sessions))
     gauge("smcp_gateway_members", "Clients that are in an office", lambda: _by_role(sessions), label="role")
     gauge("smcp_gateway_offices", "Offices of which members are here", lambda: len(gateway.offices))
     gauge("smcp_gateway_calls_in_flight", "Calls of Agents that are relayed and not answered", lambda: len(calls))
-    gauge(
-        "smcp_gateway_events_in_flight",
-        "Events of clients that are not answered",
-        lambda: sum(session.in_flight for session in sessions),
-    )
+    unanswered = "Events of clients that are not answered"
+    gauge("smcp_gateway_events_in_flight", unanswered, lambda: sum(session.in_flight for session in sessions))
     gauge("smcp_gateway_computer_calls", "Calls that run at Computers on Socket.IO", lambda: computers.running)
     gauge("smcp_gateway_draining", "1 while it stops, else 0", lambda: gateway.transport.draining)
     counter(
@@ -35,37 +28,21 @@ def measure(gateway: "Gateway") -> None:
         lambda: {"away": gateway.repair.kept, "here": gateway.memberships.taken_up},
         label="way",
     )
-    counter(
-        "smcp_gateway_computer_requests",
-        "Requests to Computers, by where their owners are: in this process, or behind the bus",
-        lambda: gateway.relay.requests,
-        label="owner",
-    )
+    asked = "Requests to Computers, by where their owners are: in this process, or behind the bus"
+    counter("smcp_gateway_computer_requests", asked, lambda: gateway.relay.requests, label="owner")
     counter(
         "smcp_gateway_connections_refused",
         "Clients without an acceptable token, and those that tried too often",
         lambda: {"token": 0, "throttled": 0} if authenticator is None else authenticator.refusals,
         label="why",
     )
-    counter(
-        "smcp_gateway_slow_clients",
-        "Clients that were cut off, since they did not read",
-        lambda: gateway.transport.slow,
-    )
+    counter("smcp_gateway_slow_clients", "Clients cut off: they did not read", lambda: gateway.transport.slow)
     gauge("smcp_gateway_unauthenticated", "Connections that are not authenticated yet", lambda: len(unauthenticated))
-    counter(
-        "smcp_gateway_unauthenticated_closed",
-        "Unauthenticated connections that were closed, by the limit they exceeded",
-        lambda: unauthenticated.closed,
-        label="why",
-    )
+    closed = "Unauthenticated connections that were closed, by the limit they exceeded"
+    counter("smcp_gateway_unauthenticated_closed", closed, lambda: unauthenticated.closed, label="why")
     measure_owner(metrics, computers.owner)
-    counter(
-        "smcp_gateway_quota_refusals",
-        "Events, joins and connections above a quota",
-        lambda: gateway.quotas.refused,
-        label="quota",
-    )
+    refused = "Events, joins and connections above a quota"
+    counter("smcp_gateway_quota_refusals", refused, lambda: gateway.quotas.refused, label="quota")
     measure_lease(metrics, gateway.lease)
 
 

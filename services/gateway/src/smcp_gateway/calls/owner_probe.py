@@ -31,16 +31,13 @@ AWAY_S: Final = 0.4
 `ASK_AFTER_S` it is below a second."""
 OTHER_NODE_S: Final = 5.0
 """For how long after a node of NATS left an owner may look for another one: each attempt may take 2 s."""
-BATCH: Final = 1000
-MAY_HAVE_RUN: Final[dict[str, object]] = {"may_have_run": True}
-FIND: Final = 1 / 6
-"""Share of the patience that the registry has to say whether a silent owner is still a member."""
-FIND_GONE_S: Final = 0.1
-"""The same where the owner does not respond at all: callers learn of a death within a second."""
+FIND_S: Final = 0.1
+"""How long the registry has to say whether a silent owner is still a member: callers hear of a death in a second."""
 PATIENCE: Final = 0.75
 """Share of a lease for which an owner may be silent."""
 MOST_QUERIES: Final = 16
 """Unanswered ones to one owner. More than one, since a query gets lost with a node of NATS."""
+MAY_HAVE_RUN: Final[dict[str, object]] = {"may_have_run": True}
 
 _log: Final = logging.getLogger("smcp_gateway.calls.owner_probe")
 
@@ -56,10 +53,6 @@ class _Owner:
 
 
 class OwnerProbe:
-    """Args:
-    lease_s: for three quarters of it an owner may be silent.
-    """
-
     def __init__(self, bus: Bus, registry: RegistryClient, calls: CallTable, *, lease_s: float) -> None:
         self._bus = bus
         self._registry = registry
@@ -86,9 +79,8 @@ class OwnerProbe:
                     # one that is silent is asked less often, but is asked: it may die meanwhile
                     if now - owner.asked_at >= (self._patience / MOST_QUERIES if owner.queries else 0.0):
                         owner.asked_at = now
-                        for start in range(0, len(calls), BATCH):
-                            owner.queries += 1
-                            queries.create_task(self._ask(owner, calls[start : start + BATCH], now))
+                        owner.queries += 1
+                        queries.create_task(self._ask(owner, calls, now))
 
     async def _ask(self, owner: _Owner, calls: Sequence[PendingCall], now: float) -> None:
         try:
@@ -98,11 +90,10 @@ class OwnerProbe:
                 # another query may have been answered in between
                 if not there and owner.heard_at < now:
                     left_at = self._bus.node_left_at
-                    looks_for_a_node = left_at is not None and self._loop.time() - left_at < OTHER_NODE_S
-                    if looks_for_a_node:
+                    if left_at is not None and self._loop.time() - left_at < OTHER_NODE_S:  # it may look for a node
                         self._end(calls, now, Unavailable("the Computer is gone", details=MAY_HAVE_RUN))
                     else:
-                        await self._end_gone(calls, now, "the Computer is gone", FIND_GONE_S)
+                        await self._end_gone(calls, now, "the Computer is gone")
         finally:
             owner.queries -= 1
 
@@ -122,7 +113,7 @@ class OwnerProbe:
             late = self._loop.time() - now - self._patience
             receives = any(call.arrives_until >= now + STILL_S for call in calls)  # its owner asked for a part since
             if owner.heard_at < now and not receives and late < OWN_LAG_S:
-                await self._end_gone(calls, now, "the Computer does not answer", self._patience * FIND)
+                await self._end_gone(calls, now, "the Computer does not answer")
         except BusError:
             pass  # the connection broke: the bus ends these calls itself
         else:
@@ -136,7 +127,7 @@ class OwnerProbe:
             # its connection broke, or it stood still: what it had answered may be lost
             owner.gated_since = owner.gated_since or now
             if now - owner.gated_since >= self._patience:
-                await self._end_gone(calls, asked_at, "the Computer is not confirmed now", self._patience * FIND)
+                await self._end_gone(calls, asked_at, "the Computer is not confirmed now")
             return
         owner.gated_since = None
         answer = _read(reply)
@@ -155,17 +146,16 @@ class OwnerProbe:
                 why = "the Computer's answer" if call.tracked else "the request to the Computer, or its answer,"
                 self._end([call], asked_at, Unavailable(f"{why} was lost", details=MAY_HAVE_RUN))
 
-    async def _end_gone(self, calls: Sequence[PendingCall], asked_at: float, why: str, find_s: float) -> None:
-        """Nobody answers: 404 where the registry says within `find_s` seconds that the Computer has left, else 503."""
+    async def _end_gone(self, calls: Sequence[PendingCall], asked_at: float, why: str) -> None:
+        """Nobody answers: 404 where the registry says in time that the Computer has left, else 503."""
         call = calls[0]
         error: SmcpError = Unavailable(why, details=MAY_HAVE_RUN | {GONE: True})
         try:
-            found = await self._registry.find(call.office, "agent", call.agent, call.computer, timeout=find_s)
-        except (SmcpError, BusError):
-            pass
-        else:
+            found = await self._registry.find(call.office, "agent", call.agent, call.computer, timeout=FIND_S)
             if not found.member:
                 error = no_such_computer(call.computer, **MAY_HAVE_RUN)
+        except (SmcpError, BusError):
+            pass
         self._end(calls, asked_at, error)
 
     def _end(self, calls: Sequence[PendingCall], asked_at: float, error: SmcpError) -> None:

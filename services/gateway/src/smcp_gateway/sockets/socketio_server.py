@@ -20,7 +20,7 @@ from smcp_auth.quotas import Quotas, Ticket, Turns
 from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
 from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
-from smcp_gateway.auth import CONNECT_S, UnauthenticatedClients, admit, refusal_response, unauthenticated_refusal
+from smcp_gateway.auth import CONNECT_S, UnauthenticatedClients, admit, refusal_response
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     LARGE,
@@ -148,8 +148,6 @@ class SocketIoServer:
             return refusal_response(Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
         if outbox.is_let_in:
             of_member(request)
-        elif (refusal := unauthenticated_refusal(request)) is not None:
-            return refusal
         if request.method != "POST":
             return await self._engine.handle_request(request)
         try:
@@ -277,7 +275,8 @@ class SocketIoServer:
 
     async def _pass_on(self, engine_id: str, packet: str, expected_s: float) -> None:
         await self._sio_packet(engine_id, packet)
-        self._unauthenticated.expect(engine_id, expected_s)
+        if self._sessions.of_connection(engine_id) is None and self._engine.outbox(engine_id) is not None:
+            self._unauthenticated.expect(engine_id, expected_s)
 
     async def _begin_late(self, turn: asyncio.Future[None], session: Session, event: ClientEvent) -> None:
         with session.waiting():
