@@ -30,10 +30,8 @@ COMPUTERS_SHARE: Final = 5 / 12
 """The same for Computers: later, so that calls of Agents here do not wait until their Computer has moved."""
 LAST_WORDS_S: Final = 1.0
 """Kept of the drain time (at most a tenth) for the 503 answers at its end."""
-BUSY_POLL_S: Final = 0.05
-"""Between two looks whether something is in flight for a client that is to be sent away."""
-PAUSE_S: Final = 0.1
-"""Between two looks at unsent bytes."""
+POLL_S: Final = 0.05
+"""Between two looks whether something is in flight or unsent for a client that is to be sent away."""
 MARGIN: Final = 2
 MARGIN_SHARE: Final = 0.1
 """So many sockets above the fair share, and this part of it, stay: nearly even gateways exchange no clients."""
@@ -79,18 +77,12 @@ class Moves:
             _log.info(waiting_for_calls(running, within))
         sessions = list(self.sessions)
         random.shuffle(sessions)
-        spread = min(SHARE * within, len(sessions) / PER_S)
-        await self._send_all_away(sessions, spread, begin, within)
-        # clients that connected meanwhile
-        await self._send_all_away(list(self.sessions), 0.0, begin, within)
-        for session in self.sessions:
-            await self.transport.hang_up(session, "the gateway is stopping")
-
-    async def _send_all_away(self, sessions: list[Session], spread: float, begin: float, within: float) -> None:
-        async with asyncio.TaskGroup() as group:
-            for number, session in enumerate(sessions):
-                turn = begin + spread * number / len(sessions)
-                group.create_task(self._send_away(session, turn, begin, within))
+        pause = min(SHARE * within / max(len(sessions), 1), 1 / PER_S)
+        for _ in range(2):
+            async with asyncio.TaskGroup() as group:
+                for number, session in enumerate(sessions):
+                    group.create_task(self._send_away(session, begin + pause * number, begin, within))
+            sessions = list(self.sessions)  # those that connected meanwhile
 
     async def _send_away(self, session: Session, turn: float, begin: float, within: float) -> None:
         share = begin + (COMPUTERS_SHARE if session.role == "computer" else SHARE) * within
@@ -103,10 +95,10 @@ class Moves:
             _log.warning("the calls of a client are cut off", extra={"session": session.id})
             self._cut_off(session)
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
-        elif self._loop.time() - kept_at > max(self.move_s / 10, PAUSE_S):
+        elif self._loop.time() - kept_at > max(self.move_s / 10, POLL_S):
             await self._keep(session, begin + within)  # `move_s` counts from here
         while not session.closed and self.transport.unsent_bytes(session) and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(POLL_S)
         if not session.closed:
             await self.transport.hang_up(session, "the gateway is stopping")
 
@@ -118,7 +110,7 @@ class Moves:
     async def _quiet(self, session: Session, until: float) -> bool:
         """Wait at most until then (loop time) that nothing is in flight for a client; whether that is so."""
         while session.busy and self._loop.time() < until:  # noqa: ASYNC110 -- an event would cost each call something
-            await asyncio.sleep(BUSY_POLL_S)
+            await asyncio.sleep(POLL_S)
         return not session.busy
 
     def _cut_off(self, session: Session) -> None:

@@ -64,9 +64,9 @@ class Memberships:
         claim = self._claim_for(session, request, announce=present is None)
         office = await self.offices.hold(request.office_id)
         office.expect(session)
-        session.joining, session.joining_seat = claim.incarnation, seat
+        session.joining = seat, claim.incarnation
         generation, gate = self.generations.current, self.computers.ownership.generation
-        claimed, announced = False, True
+        claimed = False
         try:
             if request.role == "computer":  # its subject is served before others learn of it
                 await self.computers.serve(session, office.name, request.name)
@@ -75,10 +75,10 @@ class Memberships:
             if present is not None:
                 await self.leave(session, present.office, req_id)
                 claim = claim.model_copy(update={"announce": True})
-                with suppress(BusError, Unavailable):  # else the repair announces it: it has left the old office
-                    announced = False
+                try:
                     await self.registry.join(*seat, claim, body, req_id=req_id)
-                    announced = True
+                except (BusError, Unavailable):  # it has left the old office already
+                    self.generations.want()  # the repair asserts it, which announces it
         except BaseException as error:
             await self._undo(session, office, seat, claim if claimed or may_have_run(error) else None)
             if present is not None and session.membership is None and isinstance(error, Exception):
@@ -87,13 +87,11 @@ class Memberships:
         self.taken_up += joined.taken_up
         known_before = joined.taken_up or joined.unchanged  # unchanged: an earlier copy took it up
         self.computers.granted(session, office.name, claim, gate, tenure=joined.tenure, moved=known_before)
-        session.joining = session.joining_seat = None
+        session.joining = None
         session.role, session.name = request.role, request.name
         session.joined_as = "moved" if joined.taken_up else "ok"
         session.membership = Membership(seat, joined.revision, claim, generation, joined.tenure)
         office.admit(session, session.membership)
-        if not announced:
-            self.generations.want()  # the repair asserts it, which announces it
         if session.closed:
             self.gone(session, goodbye=True)
 
@@ -109,10 +107,11 @@ class Memberships:
             raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
         membership.ending = True
         try:
-            for call in self.calls.of_session(session.id):
+            calls = self.calls.of_session(session.id)
+            for call in calls:
                 if not call.tracked:  # one that is tried again must not run for the next member of this name
                     self.calls.settle(call, LeftMeanwhile())
-            await self._cancel(session, membership, self._tracked_calls(session))
+            await self._cancel(session, membership, calls)
             await self._release(membership.seat, membership.claim, req_id)
         except BaseException as error:
             membership.ending = False
@@ -129,9 +128,8 @@ class Memberships:
         An Agent whose connection broke (no `goodbye`) has `GRACE_S` to come back and repeat its calls. Its record
         stays for so long, but its seat is free for another. A member that moves keeps its seat.
         """
-        calls = self._tracked_calls(session)
+        calls = self.calls.abandon(session.id)
         lost_at = None if goodbye else asyncio.get_running_loop().time()
-        self.calls.abandon(session.id)
         membership = session.membership
         if membership is None:
             return
@@ -190,7 +188,7 @@ class Memberships:
     async def _undo(self, session: Session, office: Office, seat: SeatKey, claim: Claim | None) -> None:
         """A join failed. `claim`: the one that was granted or may have been; None: none was."""
         office.give_up(session)
-        session.joining = session.joining_seat = None
+        session.joining = None
         self.computers.close(session, office.name)
         if claim is None:
             await self.offices.release(office)
@@ -202,9 +200,6 @@ class Memberships:
 
         self.background.until_done("giving up a claim", undo)
 
-    def _tracked_calls(self, session: Session) -> list[PendingCall]:
-        return [call for call in self.calls.of_session(session.id) if call.tracked]
-
     async def _cancel_orphaned(
         self, session: Session, membership: Membership, calls: list[PendingCall], lost_at: float | None
     ) -> None:
@@ -213,7 +208,7 @@ class Memberships:
         `lost_at` is the loop time at which its connection broke; None: it said goodbye, so nobody waits for it.
         Raises Unavailable, BusError: not now; it may be tried again.
         """
-        if not calls:
+        if not any(call.tracked for call in calls):
             return
         if lost_at is not None:
             with suppress(TimeoutError):
@@ -224,11 +219,11 @@ class Memberships:
             await self._cancel(session, membership, calls)
 
     async def _cancel(self, session: Session, membership: Membership, calls: list[PendingCall]) -> None:
-        """Raises Unavailable, BusError."""
+        """Cancel the tool calls among them. Raises Unavailable, BusError."""
         _, role, name = membership.seat
-        if role != "agent":
-            return
         for call in calls:
+            if role != "agent" or not call.tracked:
+                continue
             body = orjson.dumps({"agent": name, "req_id": call.req_id})
             with suppress(NotInOffice):  # the registry has let it go already
                 await self.registry.tell(*membership.seat, "tool_call_cancel", body, caller=call.subject)

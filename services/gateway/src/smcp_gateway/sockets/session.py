@@ -96,10 +96,8 @@ class Session:
     """How its last join went, for its record: `moved` with a seat that was kept for it, `unchanged`: it was there."""
     address: str = ""
     """Where it connects from."""
-    joining: str | None = None
-    """The incarnation by which it is about to become a member: the registry may know it as one already."""
-    joining_seat: SeatKey | None = None
-    """The office that it is joining, while it does."""
+    joining: tuple[SeatKey, str] | None = None
+    """The seat that it is about to have, and the incarnation of its claim: the registry may know it as a member."""
     connected_at: float = 0.0
     """Since when it is connected (loop time)."""
     closed: bool = False
@@ -248,8 +246,8 @@ class Sessions:
         session = self._sessions.get(session_id)
         if session is None:
             return False
-        seats = (session.seat, session.joining_seat)
-        return any(seats) if seat is None else seat in seats
+        seats = {session.seat, session.joining[0] if session.joining else None} - {None}
+        return bool(seats) if seat is None else seat in seats
 
     def means(self, session_id: str, incarnation: str) -> bool:
         """Whether that session is, or is about to become, a member by that claim, and does not give it up just now."""
@@ -258,7 +256,7 @@ class Sessions:
             return False
         membership = session.membership
         is_member = membership is not None and not membership.ending and membership.claim.incarnation == incarnation
-        return is_member or session.joining == incarnation
+        return is_member or (session.joining is not None and session.joining[1] == incarnation)
 
 
 def greeting(request: web.Request, auth: object) -> tuple[int, bool, str | None, str | None]:
