@@ -13,9 +13,8 @@ from smcp_testing.gateway_world import gateway_world
 from smcp_testing.mcp_servers.configs import stdio
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-OFF_THE_WAY: Final = ("services/registry/", "services/gateway/src/smcp_gateway/calls/owner_probe.py")
-"""In the same process here, and not asked by a call; and what looks after calls that take long, as all do on a busy
-machine."""
+OFF_THE_WAY: Final = ("services/registry/",)
+"""In the same process here, and not asked by a call."""
 MOST_FILES: Final = 40
 """Two of them say what the caller may use (`smcp_computer.access`), and how much (`smcp_auth.quotas`)."""
 CALLS: Final = 5

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from smcp_bus.bus import Incoming, NoResponder, Reply
-from smcp_gateway.calls.table import STILL_S
+from smcp_gateway.calls import STILL_S
 from smcp_testing.bad_bus import interpose
 from smcp_testing.box_calls import ask, call, late
 from smcp_testing.gateway_world import MIB, connected, gateway_world, reply

@@ -6,7 +6,7 @@ import pytest
 
 from smcp_bus.dispatch import RawJson
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.calls.table import CANCELLED, CallTable, PendingCall
+from smcp_gateway.calls import CANCELLED, CallTable, PendingCall
 from smcp_proto.errors import Malformed, NotAllowed, SmcpError, Unavailable
 from smcp_testing.waiting import eventually
 

@@ -15,7 +15,7 @@ import pytest
 
 from smcp_bus import registry_client
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway.calls import table
+from smcp_gateway import calls as table
 from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
 from smcp_testing.guarded_nats import GuardedNats
 from smcp_testing.waiting import eventually

@@ -12,7 +12,7 @@ from smcp_bus import ownership
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR
 from smcp_gateway.app import EVENTS
-from smcp_gateway.calls.table import STANDSTILL_S
+from smcp_gateway.calls import STANDSTILL_S
 from smcp_proto.schemas.tools import REPEAT
 from smcp_testing.box_calls import ask, call, echo
 from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world, reply

@@ -17,8 +17,7 @@ from smcp_bus.subjects import serve_requests
 from smcp_bus.tracing import client_spans, counted, log_fields
 from smcp_gateway.audit import Audit
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.calls.owner_probe import OwnerProbe
-from smcp_gateway.calls.table import CallTable
+from smcp_gateway.calls import CallTable, OwnerProbe
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resources import ListResources, metered, resource_updated

@@ -14,7 +14,7 @@ from typing import Final
 
 from smcp_auth.authenticator import LOOK_S, Authenticator
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
-from smcp_gateway.calls.table import CallTable
+from smcp_gateway.calls import CallTable
 from smcp_gateway.rooms.repair import KEEP_S, Repair
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer

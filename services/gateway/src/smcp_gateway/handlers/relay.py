@@ -29,7 +29,7 @@ from smcp_bus.registry_client import RegistryClient, to_error
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_bus.tracing import carried, link, sent
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.calls.table import CallTable, PendingCall
+from smcp_gateway.calls import CallTable, PendingCall
 from smcp_gateway.computers.answers import error_in, expected_fields
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.sockets.packet import event_frame, largest_reply, too_large

@@ -15,7 +15,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined, capabilities_text
 from smcp_gateway.audit import Audit, LeftMeanwhile
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.calls.table import CallTable, PendingCall
+from smcp_gateway.calls import CallTable, PendingCall
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Generations, Office, Offices
 from smcp_gateway.rooms.roster import member_keys

@@ -1,1 +1,0 @@
-"""Calls on their way to Computers, and what ends them."""
