@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway import app
+from smcp_gateway.sockets import socketio_server
 from smcp_testing.box_calls import ask, call
 from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
 from smcp_testing.held_counts import alive, held_bytes
@@ -150,7 +150,7 @@ async def test_a_client_gets_a_noop_packet_right_before_a_large_answer(nats_url:
 async def test_a_client_that_does_not_read_is_disconnected_at_a_byte_limit_and_others_go_on(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "LONGEST_PING_S", 60.0)  # it is not cut off because it answers no ping
+    monkeypatch.setattr(socketio_server, "LONGEST_PING_S", 60.0)  # it is not cut off because it answers no ping
     async with gateway_world(nats_url, max_payload=MIB, lease_s=200) as world, connected(world.url) as box:
         await box.join("computer", "box", OFFICE)
         before = alive()["Outbox"]

@@ -40,10 +40,6 @@ EVENTS: Final = "smcp_gateway.events"
 LAST_TASKS_S: Final = 5.0
 """How long a stopping gateway waits for its background tasks (leaves that it sends to the registry), and the bus after
 that for handlers that run (seconds)."""
-LONGEST_PING_S: Final = 4.0
-"""Between two pings. A half-open client is found within 10 s."""
-PING_SHARE: Final = 0.35
-"""The same as a share of a lease: clients of a gateway that hangs notice it before its lease expires."""
 
 
 class Gateway:
@@ -64,26 +60,9 @@ class Gateway:
         self._background = BackgroundTasks(lambda work: tasks.start(work, name="background task"))
         clock = asyncio.get_running_loop().time
         self.quotas = quotas = Quotas(settings.quotas, burst_s=settings.quota_burst_s, clock=clock)
-        self.transport = SocketIoServer(
-            sessions,
-            max_payload=settings.max_payload,
-            ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
-            quotas=quotas,
-            authenticator=front.authenticator,
-            source=front.source,
-            unauthenticated_per_address=settings.unauthenticated_per_address,
-            audit=audit,
-        )
+        self.transport = SocketIoServer(sessions, settings, quotas, front.authenticator, audit)
         self.computers = ComputerTable(
-            bus,
-            registry,
-            self._background,
-            self.transport,
-            quotas,
-            request_repair=generations.want,
-            lease_s=settings.lease_s,
-            max_values=settings.max_values,
-            observe=log_fields(bind_call),
+            bus, registry, self._background, self.transport, quotas, settings, request_repair=generations.want
         )
         self.offices = Offices(bus, self.transport, self.computers, generations)
         self.memberships = Memberships(

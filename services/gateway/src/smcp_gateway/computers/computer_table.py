@@ -6,12 +6,11 @@ Computer again. Confirming reads the registry's view, so it works without quorum
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from smcp_auth.quotas import Quotas
 from smcp_bus import subjects
-from smcp_bus.dispatch import Observe
 from smcp_bus.nats.bus import Bus
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import MAX_REQUESTS, Ownership
@@ -19,6 +18,7 @@ from smcp_bus.registry_client import AT_ONCE, RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.computers.socketio_computer import SocketIoComputer
+from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import Session
 from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.errors import Unavailable
@@ -40,13 +40,9 @@ class ComputerTable:
     background: BackgroundTasks
     transport: SocketIoServer
     quotas: Quotas
-    _: KW_ONLY
+    settings: GatewaySettings
     request_repair: Callable[[], None]
     """Called when the registry no longer holds a claim: the members have to be asserted."""
-    lease_s: float
-    """After a suspension of half of it all Computers are confirmed again."""
-    max_values: int
-    observe: Observe | None = None
     owner: Owner = field(default_factory=Owner, init=False)
     by_name: dict[tuple[str, str], list[SocketIoComputer]] = field(default_factory=dict, init=False)
     """By office and name: one each, or two while a name changes its session here."""
@@ -58,7 +54,7 @@ class ComputerTable:
     """Its generation is read before a request to the registry, and passed to `granted`."""
 
     def __post_init__(self) -> None:
-        self.ownership = Ownership(self.bus, lease_s=self.lease_s)
+        self.ownership = Ownership(self.bus, lease_s=self.settings.lease_s)
 
     def __len__(self) -> int:
         return len(self._owned)

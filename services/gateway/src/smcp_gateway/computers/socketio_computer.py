@@ -21,7 +21,7 @@ from smcp_bus.outbox import Outbox
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, RunningCall, Seat, Stop, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
 from smcp_bus.subjects import request_handler, to_reply
-from smcp_bus.tracing import bus_spans, carried
+from smcp_bus.tracing import bus_spans, carried, log_fields
 from smcp_gateway.computers.answers import expected_fields, large_result, of_acknowledgement, read_error, result_of
 from smcp_gateway.computers.subscriptions import Subscriptions
 from smcp_gateway.sockets.packet import LARGE, event_frame, request_frame
@@ -38,6 +38,7 @@ from smcp_proto.errors import (
 from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS, ToolCallReq, ToolProgressReq
 from smcp_proto.tool_results import time_limit
+from smcp_service.logging import bind_call
 
 if TYPE_CHECKING:
     from smcp_gateway.computers.computer_table import ComputerTable
@@ -48,6 +49,7 @@ CANCEL_GRACE_S: Final = 0.9
 PAUSE_S: Final = 0.1
 """After a resource update; those that come meanwhile are sent together (seconds)."""
 
+_OBSERVE: Final = log_fields(bind_call)
 Answered = Callable[[bytes | SmcpError], None]
 """Given the acknowledgement's JSON object, or the error."""
 
@@ -95,8 +97,8 @@ class SocketIoComputer:
             handlers,
             otherwise=lambda row: self._query,
             tracing=bus_spans(),
-            observe=table.observe,
-            max_values=table.max_values,
+            observe=_OBSERVE,
+            max_values=table.settings.max_values,
         )
         self._dispatch = request_handler(self._dispatcher)
 
@@ -185,7 +187,7 @@ class SocketIoComputer:
             withdraw()
         if isinstance(outcome, bytes):
             if len(outcome) > exact_json.SMALL_BYTES:  # the Agent's gateway looks whether it is an error
-                await exact_json.check_cost(outcome, self._table.max_values, "the answer")
+                await exact_json.check_cost(outcome, self._table.settings.max_values, "the answer")
             else:
                 outcome = read_error(outcome, expected_fields(call.row))
         if isinstance(outcome, SmcpError):
@@ -233,7 +235,7 @@ class SocketIoComputer:
     async def _settle_large(self, running: RunningCall, answer: bytes) -> None:
         outcome: bytes | SmcpError
         try:
-            outcome = await large_result(answer, self._table.max_values)
+            outcome = await large_result(answer, self._table.settings.max_values)
         except TooLarge as error:
             outcome = error
         self._table.owner.settle(running, outcome)
@@ -274,7 +276,7 @@ class SocketIoComputer:
             row = CATALOG["client:get_tools"]
             answer = await self._query(None, replace(call, row=row, payload=payload, caller=caller))
             with suppress(ValueError):
-                hints = await read_only_hints(answer.body, self._table.max_values)
+                hints = await read_only_hints(answer.body, self._table.settings.max_values)
             # with a key it may list others to another caller; and up to 1 MiB, as its names may have 32 MiB
             may_keep = self.session.caller_key is None and len(answer.body) <= exact_json.ONE_STEP
             if may_keep and changes == self._changes:

@@ -170,11 +170,14 @@ class Engine(engineio.AsyncServer):
 
     Args:
         max_message: bytes that one message of a client may have.
+        max_event: the same of messages that are no ack; the rest is dropped.
         outbox_limit: bytes that may wait for a client that does not read.
         ping_s: seconds between two pings; a client that hears nothing for twice as long takes the gateway for gone.
     """
 
-    def __init__(self, logger: logging.Logger, *, max_message: int, outbox_limit: int, ping_s: float) -> None:
+    def __init__(
+        self, logger: logging.Logger, *, max_message: int, max_event: int, outbox_limit: int, ping_s: float
+    ) -> None:
         super().__init__(  # type: ignore[no-untyped-call]
             async_mode="aiohttp",
             monitor_clients=False,
@@ -189,8 +192,7 @@ class Engine(engineio.AsyncServer):
         # engine.io's own WebSocket has a task and a timer for each message; it has no option for another one
         self._async: dict[str, Any] = {**self._async, "websocket": Connection}
         self._outbox_limit = outbox_limit
-        self.max_event = max_message
-        """Byte limit of messages that are no ack; the rest is dropped."""
+        self.max_event = max_event
         self.cut_off = 0
         """Clients that did not read what was sent to them."""
         self._pings: dict[str, asyncio.Task[Any]] = {}

@@ -20,7 +20,8 @@ from smcp_auth.quotas import Quotas, Ticket, Turns
 from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
 from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
-from smcp_gateway.auth import CONNECT_S, UnauthenticatedClients, admit, refusal_response
+from smcp_gateway.auth import CONNECT_S, UnauthenticatedClients, admit, refusal_response, source_of
+from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     LARGE,
@@ -72,6 +73,10 @@ UNKNOWN: Final = (
 )
 REFUSED_S: Final = 1.0
 """How long a client that was refused may take to hear so."""
+LONGEST_PING_S: Final = 4.0
+"""Between two pings. A half-open client is found within 10 s."""
+PING_SHARE: Final = 0.35
+"""The same as a share of a lease: clients of a gateway that hangs notice it before its lease expires."""
 UPLOAD_S: Final = 60.0
 """How long the upload of one polling request may take, its pauses included; before authentication `CONNECT_S`."""
 
@@ -80,27 +85,14 @@ Work = Coroutine[Any, Any, None]
 
 
 class SocketIoServer:
-    """`dispatcher` and `gone` are set before the first client is answered.
-
-    Args:
-    max_payload: bytes that a request or reply may have.
-    ping_s: as `Engine`.
-    quotas: count every event, and the connections of each subject.
-    authenticator: of clients; None: authentication is off.
-    source: the address that a request is counted under.
-    unauthenticated_per_address: connections of one address that are not authenticated yet; 0: any number.
-    """
+    """`dispatcher` and `gone` are set before the first client is answered. `authenticator` None: it is off."""
 
     def __init__(
         self,
         sessions: Sessions,
-        *,
-        max_payload: int,
-        ping_s: float,
+        settings: GatewaySettings,
         quotas: Quotas,
-        authenticator: Authenticator | None = None,
-        source: Callable[[web.Request], str],
-        unauthenticated_per_address: int,
+        authenticator: Authenticator | None,
         audit: Audit,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -110,12 +102,12 @@ class SocketIoServer:
         self.dispatcher: Dispatcher
         self.gone: Callable[..., None]
         """Called with a session that has ended; `goodbye`: its client said so."""
-        self._max_payload = max_payload
+        self._max_payload = max_payload = settings.max_payload
         self._max_request = min(max_payload, max(MIN_REQUEST_LIMIT, max_payload // REQUEST_LIMIT_DIVISOR))
         self._authenticator = authenticator
-        self._source = source
+        self._source = partial(source_of, trusted=settings.proxies)
         self._audit = audit
-        self._unauthenticated = UnauthenticatedClients(unauthenticated_per_address, self._close_unauthenticated)
+        self._unauthenticated = UnauthenticatedClients(settings.unauthenticated_per_address, self._close_late)
         self.draining = False
         """New clients are refused; those that are here go on."""
         logger = logging.getLogger("smcp_gateway.socketio")
@@ -127,9 +119,12 @@ class SocketIoServer:
         handlers = self._sio.eio.handlers
         self._opened, self._ended, self._sio_packet = (handlers[name] for name in ("connect", "disconnect", "message"))
         self._engine = self._sio.eio = Engine(
-            logger, max_message=max_payload + HEADROOM, outbox_limit=max_payload + WAITING_BYTES, ping_s=ping_s
+            logger,
+            max_message=max_payload + HEADROOM,
+            max_event=self._max_request + HEADROOM,
+            outbox_limit=max_payload + WAITING_BYTES,
+            ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
         )
-        self._engine.max_event = self._max_request + HEADROOM
         self._engine.on("connect", self._on_open)  # type: ignore[no-untyped-call]
         self._engine.on("disconnect", self._on_end)  # type: ignore[no-untyped-call]
         self._engine.on_message = self._on_message
@@ -197,7 +192,7 @@ class SocketIoServer:
         self._unauthenticated.opened(engine_id, self._source(environ["aiohttp.request"]))
         await self._opened(engine_id, environ)
 
-    def _close_unauthenticated(self, engine_id: str) -> None:
+    def _close_late(self, engine_id: str) -> None:
         if self._sio.manager.sid_from_eio_sid(engine_id, NAMESPACE) is None:
             self._engine.spawn(self._engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION))
 
