@@ -113,7 +113,7 @@ async def test_a_client_that_disconnects_before_its_websocket_handshake_ends_lea
             polling, path = f"{path}polling&sid={sid}", f"{path}websocket&sid={sid}"
         else:
             path = f"{path}websocket"
-        asked, answered, answer = asyncio.Event(), asyncio.Event(), gateway.front._answer
+        asked, answered, answer = asyncio.Event(), asyncio.Event(), gateway.front.answer
         assert answer is not None
 
         async def late(request: web.Request) -> web.StreamResponse:
@@ -124,14 +124,14 @@ async def test_a_client_that_disconnects_before_its_websocket_handshake_ends_lea
             finally:
                 answered.set()
 
-        gateway.front._answer = late
+        gateway.front.answer = late
         async with asyncio.timeout(30):
             connecting = asyncio.ensure_future(http.ws_connect(path))
             await asked.wait()  # the answer comes when it has gone
             connecting.cancel()
             await answered.wait()
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
-        gateway.front._answer = answer
+        gateway.front.answer = answer
         if transport == "an upgrade":  # its polling session goes on
             async with http.post(polling, data="1") as closed:
                 assert closed.status == 200

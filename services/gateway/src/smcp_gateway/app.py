@@ -134,14 +134,15 @@ class Gateway:
         try:
             for name, work in works.items():
                 tasks.start(work, name=name)
-            with self.front.answering(self.transport.answer):
-                try:
-                    yield
-                except BaseException:
-                    self._background.close()  # an error, not a stop: the lease will expire
-                    raise
-                await self._stop()
+            self.front.answer = self.transport.answer
+            try:
+                yield
+            except BaseException:
+                self._background.close()  # an error, not a stop: the lease will expire
+                raise
+            await self._stop()
         finally:
+            self.front.answer = None
             stop_watching()
             await serving.drain()
 
