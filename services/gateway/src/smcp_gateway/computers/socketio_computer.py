@@ -79,7 +79,6 @@ class SocketIoComputer:
         self._table = table
         self._hints: dict[str, bool] = {}
         """What it listed when it was asked last (`callers.read_only_hints`), until it announces a change."""
-        self._changes = 0
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
@@ -137,7 +136,6 @@ class SocketIoComputer:
 
     def changed(self) -> None:
         """It announces a change: its tools may be others."""
-        self._changes += 1
         self._hints = {}
 
     def close(self) -> None:
@@ -211,18 +209,27 @@ class SocketIoComputer:
                 else:
                     self._table.owner.settle(running, result_of(outcome) if isinstance(outcome, bytes) else outcome)
 
+            async def ask_if_allowed(rights: Rights) -> None:
+                try:
+                    await self._check_tool(rights, request, call)
+                    withdraws.append(self._ask(call, answered))
+                except SmcpError as error:
+                    answered(error)
+
             def stop(why: str) -> None:
-                withdraw()
+                for withdraw in withdraws:
+                    withdraw()
                 if why != "cancelled":  # a cancel has reached the office already
                     name = {"agent": request.agent, "req_id": request.req_id}
                     cancelled = exact_json.written(with_caller(name, call.caller, self.session.caller_key))
                     self._table.transport.send(self.session, event_frame(CANCEL_EVENT, cancelled))
 
+            withdraws: list[Callable[[], object]] = []
             rights = call.caller.rights
-            if rights is not None and rights.restricts_tools:
-                withdraw = self._ask_if_allowed(rights, request, call, answered)
+            if rights is not None and rights.restricts_tools:  # the call counts as begun meanwhile
+                withdraws.append(self._spawn(ask_if_allowed(rights)).cancel)
             else:
-                withdraw = self._ask(call, answered)
+                withdraws.append(self._ask(call, answered))
             return stop
 
         left, subject = call.deadline - self._loop.time(), call.caller.subject
@@ -246,30 +253,9 @@ class SocketIoComputer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _ask_if_allowed(
-        self, rights: Rights, request: ToolCallReq, call: Call, answered: Answered
-    ) -> Callable[[], None]:
-        """`_ask`, after a look at what the Computer lists. The call counts as begun meanwhile."""
-        withdraw: list[Callable[[], object]] = []
-
-        async def ask() -> None:
-            try:
-                await self._check_tool(rights, request, call)
-                withdraw.append(self._ask(call, answered))
-            except SmcpError as error:
-                answered(error)
-
-        withdraw.append(self._spawn(ask()).cancel)
-
-        def withdraw_all() -> None:
-            for each in withdraw:
-                each()
-
-        return withdraw_all
-
     async def _check_tool(self, rights: Rights, request: ToolCallReq, call: Call) -> None:
         """Look at what the Computer lists: a published one checks nothing, and has several names for a tool."""
-        hints, changes = self._hints, self._changes
+        known = hints = self._hints
         if request.tool_name not in hints:
             payload = {"agent": request.agent, "req_id": request.req_id, "computer": self.name}
             caller = replace(call.caller, rights=Rights(holder=rights.holder))  # to say why a tool is refused
@@ -279,7 +265,7 @@ class SocketIoComputer:
                 hints = await read_only_hints(answer.body, self._table.settings.max_values)
             # with a key it may list others to another caller; and up to 1 MiB, as its names may have 32 MiB
             may_keep = self.session.caller_key is None and len(answer.body) <= exact_json.ONE_STEP
-            if may_keep and changes == self._changes:
+            if may_keep and self._hints is known:  # it has announced no change meanwhile
                 self._hints = hints
         check_listed(rights, hints, request.tool_name)
 
@@ -288,10 +274,8 @@ class SocketIoComputer:
         session, table = self.session, self._table
         body = exact_json.written(with_caller(call.payload, call.caller, session.caller_key, carried()))
         number = next(session.ask_ids)
-        session.asks[number] = lambda argument: end(of_acknowledgement(argument, table.bus.max_body))
         frame = request_frame(number, call.row.event, body)
         if frame.size >= session.max_message:
-            session.asks.pop(number, None)
             raise TooLarge(
                 "the request is larger than this Computer takes in one message",
                 details={"limit": session.max_message, "size": len(body)},
@@ -317,6 +301,7 @@ class SocketIoComputer:
             send()
 
         self._waiting[number] = end
+        session.asks[number] = lambda argument: end(of_acknowledgement(argument, table.bus.max_body))
         if frame.size >= LARGE and (room := table.transport.room(session)) is not None:
             sending = self._loop.create_task(send_after(room))
         else:
