@@ -203,11 +203,7 @@ class SocketIoComputer:
             call = replace(call, payload={**call.payload, PROGRESS_BY: TOOL_PROGRESS})
 
         def start(running: RunningCall) -> Stop:
-            def answered(outcome: bytes | SmcpError) -> None:
-                if isinstance(outcome, bytes) and len(outcome) > exact_json.SMALL_BYTES:
-                    self._spawn(self._settle_large(running, outcome))
-                else:
-                    self._table.owner.settle(running, result_of(outcome) if isinstance(outcome, bytes) else outcome)
+            answered = partial(self._settle, running)
 
             async def ask_if_allowed(rights: Rights) -> None:
                 try:
@@ -238,6 +234,12 @@ class SocketIoComputer:
 
     def progressed(self, request: ToolProgressReq) -> None:
         self._table.owner.progressed(self.seat, request)
+
+    def _settle(self, running: RunningCall, outcome: bytes | SmcpError) -> None:
+        if isinstance(outcome, bytes) and len(outcome) > exact_json.SMALL_BYTES:
+            self._spawn(self._settle_large(running, outcome))
+        else:
+            self._table.owner.settle(running, result_of(outcome) if isinstance(outcome, bytes) else outcome)
 
     async def _settle_large(self, running: RunningCall, answer: bytes) -> None:
         outcome: bytes | SmcpError
