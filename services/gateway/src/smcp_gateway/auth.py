@@ -17,7 +17,8 @@ from smcp_auth.authenticator import HEADER, HEADER_FORM, Authenticator, bearer_t
 from smcp_auth.client_addresses import Network
 from smcp_auth.grants import Principal
 from smcp_bus.callers import DELEGATES
-from smcp_proto.errors import Malformed, NotAllowed, NotAuthenticated, RateLimited, SmcpError, Unavailable
+from smcp_proto.errors import NotAllowed, NotAuthenticated, RateLimited, SmcpError, Unavailable
+from smcp_proto.validation import refused
 
 FIELD: Final = "token"
 """The field of `auth` with the token."""
@@ -51,14 +52,13 @@ async def admit(authenticator: Authenticator, request: web.Request, auth: object
         Unavailable: the token cannot be checked now.
     """
     token = auth.get(FIELD) if isinstance(auth, Mapping) else None
-    details = {"field": f"auth.{FIELD}"}
     if token is not None and not isinstance(token, str):
-        raise Malformed(f"auth.{FIELD}: is not a string", details=details)
+        raise refused(f"auth.{FIELD}", "is not a string")
     known: Principal | None = request.get(_PRINCIPAL)
     if known is None:
         known = await _authenticate(authenticator, request, token)
     elif token is not None and token != request.get(_PRESENTED):
-        raise Malformed(f"auth.{FIELD}: is not the token of the header {HEADER}", details=details)
+        raise refused(f"auth.{FIELD}", f"is not the token of the header {HEADER}")
     elif (over := authenticator.ended(known)) is not None:
         raise NotAuthenticated(over)
     if isinstance(auth, Mapping) and auth.get(DELEGATES) is True and not known.grants.delegates:
@@ -111,8 +111,8 @@ class UnauthenticatedClients:
         """The refusal of a new connection from there, if there is a reason for one."""
         is_upgrade = "upgrade" in request.headers.get("Connection", "").lower()
         if request.query.get("transport") == "websocket" and not is_upgrade:
-            why = "Connection: a WebSocket begins with `Connection: Upgrade` and `Upgrade: websocket`"
-            return refusal_response(Malformed(why, details={"field": "Connection"}))
+            why = "a WebSocket begins with `Connection: Upgrade` and `Upgrade: websocket`"
+            return refusal_response(refused("Connection", why))
         if self._most and self._of[source] >= self._most:
             why = "too many connections of this address are not authenticated yet"
             return refusal_response(RateLimited(why, details={"retry_after_s": 1}))

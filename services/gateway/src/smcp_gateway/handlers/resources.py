@@ -249,7 +249,7 @@ async def resource_updated(request: ResourceUpdatedNotification, call: Call, *, 
         Malformed: it names no Computer.
     """
     if request.computerId is None:
-        raise Malformed("computerId: is missing", details={"field": "computerId"})
+        raise refused("computerId", "is missing")
     assert call.caller.office is not None
     owned = computers.of(call.caller.session, call.caller.office)
     if owned is None:

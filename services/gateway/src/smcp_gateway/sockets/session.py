@@ -15,8 +15,9 @@ from smcp_bus.callers import CALLER_KEY, Caller
 from smcp_bus.limits import Rate
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED
-from smcp_proto.errors import Malformed, RateLimited, SmcpError, TooLarge, Unavailable
+from smcp_proto.errors import RateLimited, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
+from smcp_proto.validation import refused
 
 VERSION_PARAMETER: Final = "a2c_version"
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
@@ -263,29 +264,21 @@ def greeting(request: web.Request, auth: object) -> tuple[int, bool, str | None,
     """What a client says when it connects: bytes of the largest message that it takes, whether it reads flat errors,
     its `caller_key`, and the version of its protocol.
 
-    Args:
-        request: the one that began the connection.
-        auth: from CONNECT.
+    Args: the request that began the connection, and `auth` from CONNECT.
 
-    Raises:
-        TooLarge: `auth` is too long.
-        Malformed: a field has the wrong type.
+    Raises TooLarge (`auth` is too long) or Malformed (a field has the wrong type).
     """
     fields = {} if auth is None else auth
     if fields == OVERSIZED:
         raise TooLarge(f"auth: is longer than {AUTH_BYTES} bytes", details={"field": "auth", "limit": AUTH_BYTES})
     if not isinstance(fields, dict):
-        raise _malformed("auth", "is not a JSON object")
+        raise refused("auth", "is not a JSON object")
     max_message, flat_errors = fields.get("max_message", DEFAULT_MAX_MESSAGE), fields.get("flat_errors", False)
     if not isinstance(max_message, int) or isinstance(max_message, bool) or max_message <= 0:
-        raise _malformed("auth.max_message", "is not a positive integer")
+        raise refused("auth.max_message", "is not a positive integer")
     if not isinstance(flat_errors, bool):
-        raise _malformed("auth.flat_errors", "is not true or false")
+        raise refused("auth.flat_errors", "is not true or false")
     caller_key = fields.get(CALLER_KEY)
     if not (caller_key is None or isinstance(caller_key, str)):
-        raise _malformed(f"auth.{CALLER_KEY}", "is not a string")
+        raise refused(f"auth.{CALLER_KEY}", "is not a string")
     return max_message, flat_errors, caller_key, request.query.get(VERSION_PARAMETER)
-
-
-def _malformed(field: str, reason: str) -> Malformed:
-    return Malformed(f"{field}: {reason}", details={"field": field})
