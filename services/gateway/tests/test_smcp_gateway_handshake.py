@@ -85,7 +85,7 @@ async def test_an_invalid_auth_object_is_refused_naming_the_field(nats_url: str,
         refusal = json.loads(text.removeprefix("44/smcp,"))
         assert field in refusal["message"]
         assert refusal["data"]["code"] == 400
-        assert refusal["data"]["details"] == {"field": field}
+        assert refusal["data"]["details"]["field"] == field
         assert len(world.gateways[0].sessions) == 0
 
 

@@ -161,8 +161,7 @@ class CallTable:
     async def run(self, call: PendingCall, work: Coroutine[object, object, RawJson]) -> RawJson:
         """Wait for `work`, or for somebody to settle the call.
 
-        Raises:
-            SmcpError: the verdict that settled it, or what `work` raised.
+        Raises SmcpError: the verdict that settled it, or what `work` raised.
         """
         call.task = task = asyncio.current_task()
         assert task is not None

@@ -81,8 +81,7 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     """Listen while the body runs: for clients and load balancers (`/livez`, `/readyz`), and on the health port, where
     `/metrics` (and `/statz`, if the settings say so) are answered, too.
 
-    Raises:
-        Failure: the address is not available, or it is not loopback and there is no authentication.
+    Raises Failure: the address is not available, or it is not loopback and there is no authentication.
     """
     check_auth(settings, "SMCP_GATEWAY_HOST", settings.gateway_host)
     if not (settings.auth_configured or is_loopback(settings.gateway_host)):

@@ -55,8 +55,7 @@ def serve(
 async def open_service(settings: GatewaySettings, credentials: Credentials | None) -> AsyncIterator[Gateway]:
     """A gateway on its own bus. It listens before it connects to NATS, so that `/livez` is answered meanwhile.
 
-    Raises:
-        Failure: the address is not available, or NATS cannot be reached.
+    Raises Failure: the address is not available, or NATS cannot be reached.
     """
     async with AsyncExitStack() as stack:
         front = await stack.enter_async_context(open_http_server(settings))

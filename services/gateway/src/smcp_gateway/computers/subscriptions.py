@@ -38,8 +38,7 @@ class Subscriptions:
     def add(self, agent: str, server: str | None, uri: str) -> bool:
         """Add a subscription before asking the Computer. Returns whether it is new.
 
-        Raises:
-            RateLimited: the Agent has `details.limit` subscriptions already, or its office or Computer has.
+        Raises RateLimited: the Agent has `details.limit` subscriptions already, or its office or Computer has.
         """
         mine, key = self._agents.setdefault(agent, set()), (server, _digest(uri))
         if key in mine:
@@ -107,8 +106,7 @@ class Subscriptions:
 def granted(answer: bytes) -> bool:
     """Whether the Computer granted the request.
 
-    Raises:
-        TooLarge: a valid result is empty, and parsing megabytes would block the event loop.
+    Raises TooLarge: a valid result is empty, and parsing megabytes would block the event loop.
     """
     if len(answer) > SMALL_BYTES:
         raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(answer), "limit": SMALL_BYTES})

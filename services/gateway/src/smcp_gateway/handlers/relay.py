@@ -128,8 +128,7 @@ class Relay:
     async def cancel(self, request: AgentCallData, call: Call) -> None:
         """Tell the office; a call of the same name that waits here is settled by its Computer, or soon after by us.
 
-        Raises:
-            Unavailable: no registry answers; the call goes on.
+        Raises Unavailable: no registry answers; the call goes on.
         """
         if (user := call.payload.get(ON_BEHALF)) is not None:
             try:

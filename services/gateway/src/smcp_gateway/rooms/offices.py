@@ -266,8 +266,7 @@ class Offices:
     async def hold(self, name: str) -> Office:
         """The office, subscribed to: nats-server knows the subscription on return. Each `hold` needs one `release`.
 
-        Raises:
-            BusError: it cannot subscribe now; the office is not held.
+        Raises BusError: it cannot subscribe now; the office is not held.
         """
         office = self._offices.get(name)
         if office is None:

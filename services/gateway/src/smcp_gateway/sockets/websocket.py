@@ -97,8 +97,7 @@ class Connection:
     async def _slice(self, transport: asyncio.Transport | None) -> None:
         """Have large frames come in slices from now on.
 
-        Raises:
-            ConnectionResetError: the client is gone; or it did not wait, and nobody knows where its frames begin.
+        Raises ConnectionResetError: the client is gone; or it did not wait, and nobody knows where its frames begin.
         """
         mark, message = secrets.token_bytes(), None
         if transport is not None:
