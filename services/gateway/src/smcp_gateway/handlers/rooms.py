@@ -99,9 +99,4 @@ class Rooms:
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:
-    """Whether that session is a member or about to be one: by the claim or in the seat, where one is named."""
-    if request.session is not None and request.incarnation is not None:
-        return AliveAnswer(session=sessions.means(request.session, request.incarnation))
-    if request.office is None or request.role is None or request.name is None:
-        return AliveAnswer(session=sessions.holds(request.session))
-    return AliveAnswer(session=sessions.holds(request.session, (request.office, request.role, request.name)))
+    return AliveAnswer(session=sessions.holds(request))

@@ -13,7 +13,7 @@ from smcp_auth.grants import Principal, Quota
 from smcp_auth.quotas import CountedIn
 from smcp_bus.callers import CALLER_KEY, Caller
 from smcp_bus.limits import Rate
-from smcp_bus.registry_contract import Claim
+from smcp_bus.registry_contract import AliveQuestion, Claim
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED
 from smcp_proto.errors import RateLimited, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
@@ -236,28 +236,21 @@ class Sessions:
     def members(self) -> list[Session]:
         return [session for session in self._sessions.values() if session.membership is not None]
 
-    def holds(self, session_id: str | None, seat: SeatKey | None = None) -> bool:
-        """Whether that session is connected and is, or is about to become, a member: in that seat, where one is named.
-
-        Args:
-            session_id: None asks after the process.
-        """
-        if session_id is None:
+    def holds(self, question: AliveQuestion) -> bool:
+        """Whether that session is connected and is, or is about to become, a member: by the claim, which it does not
+        give up just now, or in the seat, if one is named. Without a session only this process is meant."""
+        if question.session is None:
             return True
-        session = self._sessions.get(session_id)
+        session = self._sessions.get(question.session)
         if session is None:
             return False
-        seats = {session.seat, session.joining[0] if session.joining else None} - {None}
-        return bool(seats) if seat is None else seat in seats
-
-    def means(self, session_id: str, incarnation: str) -> bool:
-        """Whether that session is, or is about to become, a member by that claim, and does not give it up just now."""
-        session = self._sessions.get(session_id)
-        if session is None:
-            return False
-        membership = session.membership
-        is_member = membership is not None and not membership.ending and membership.claim.incarnation == incarnation
-        return is_member or (session.joining is not None and session.joining[1] == incarnation)
+        membership, (seat, incarnation) = session.membership, session.joining or (None, None)
+        if question.incarnation is not None:
+            claimed = None if membership is None or membership.ending else membership.claim.incarnation
+            return question.incarnation in (incarnation, claimed)
+        seats = {session.seat, seat} - {None}
+        named = question.office, question.role, question.name
+        return bool(seats) if question.office is None else named in seats
 
 
 def greeting(request: web.Request, auth: object) -> tuple[int, bool, str | None, str | None]:
