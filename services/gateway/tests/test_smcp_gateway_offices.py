@@ -36,9 +36,10 @@ class Told:
     def __init__(self, agent_left: Callable[[str, str], None] = lambda office, agent: None) -> None:
         self.said: list[tuple[str, str, Any]] = []
         self.generations = Generations()
-        gateway: Any = self
         self._agent_left = agent_left
-        self.office = Office("office", gateway, gateway, self.generations)
+        offices: Any = self
+        self.transport = self.computers = self
+        self.office = Office("office", offices)
 
     def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         payload = orjson.loads(body)
@@ -53,7 +54,7 @@ class Told:
 
     def member(self, name: str, revision: int, *, role: str = "computer", generation: int = 0) -> Session:
         session = Session(name, name, role=role, name=name)  # type: ignore[arg-type]
-        self.office.expect(session)
+        self.office.arriving[session] = []
         self.admit(session, revision, generation)
         return session
 
@@ -86,7 +87,7 @@ async def test_members_get_enters_and_leaves_after_their_join_except_their_own()
 async def test_notifications_during_a_join_are_kept() -> None:
     told = Told()
     session = Session("n", "n", role="agent", name="n")
-    told.office.expect(session)
+    told.office.arriving[session] = []
     for notice in (entered("before", 4), entered("after", 6), heard("update_config", {"computer": "after"})):
         await told.office.hear(notice)
     assert told.take() == []
@@ -108,7 +109,7 @@ async def test_a_repeated_announcement_during_a_join_is_passed_on_once(
 ) -> None:
     told = Told()
     session = Session("n", "n", role="agent", name="n")
-    told.office.expect(session)
+    told.office.arriving[session] = []
     for notice in heard_meanwhile:
         await told.office.hear(notice)
     told.admit(session, 5)
@@ -152,7 +153,7 @@ async def test_an_agents_leave_that_only_a_comparison_shows_is_passed_on() -> No
     await told.office.hear(entered("y", 7, role="agent"))
     assert gone == [("office", "x")]
     told.office.roster.ask()
-    told.office.compare([("computer", "a")], 1)
+    told.office.compare([("computer", "a")], 1, {})
     assert gone[1:] == [("office", "y")]
 
 
@@ -162,7 +163,7 @@ async def test_a_member_that_joined_after_the_outage_receives_what_the_list_had_
     told.office.roster.learn([("agent", "a")])
     told.member("late", 20, generation=1)
     told.office.roster.ask()
-    told.office.compare([("agent", "a"), ("computer", "late"), ("computer", "newer")], 1)
+    told.office.compare([("agent", "a"), ("computer", "late"), ("computer", "newer")], 1, {})
     told.take()
     await told.office.hear(entered("newer", 21))
     assert told.take() == [("late", "enter_office", "newer")]
@@ -178,7 +179,7 @@ async def test_a_member_that_missed_a_leave_gets_no_enter_before_the_comparison(
     for notice in (entered("late", 20), entered("x", 21)):
         await told.office.hear(notice)
     assert told.take() == [("a", "enter_office", "late"), ("late", "enter_office", "x")]
-    told.office.compare([("agent", "a"), ("computer", "x"), ("computer", "late")], 1)
+    told.office.compare([("agent", "a"), ("computer", "x"), ("computer", "late")], 1, {})
     events = ["update_config", "update_tool_list", "update_desktop", "update_finder", "resources/list_changed"]
     assert [event for _, event, about in told.take() if about == "x"] == events
     await told.office.hear(left("x", 22))
@@ -227,7 +228,7 @@ async def test_a_member_claimed_anew_receives_an_earlier_enter_and_then_the_leav
     assert watcher.membership is not None
     watcher.membership.revision = 10  # asserted, and claimed anew
     await told.office.hear(entered("late", 9))  # somebody came in just before
-    told.office.compare([("computer", "watcher"), ("computer", "late")], 1)
+    told.office.compare([("computer", "watcher"), ("computer", "late")], 1, {})
     await told.office.hear(left("late", 11))
     presence = [each for each in told.take() if each[1] in ("enter_office", "leave_office")]
     assert presence == [("watcher", "enter_office", "late"), ("watcher", "leave_office", "late")]

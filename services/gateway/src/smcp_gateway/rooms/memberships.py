@@ -63,7 +63,7 @@ class Memberships:
         seat: SeatKey = (request.office_id, request.role, request.name)
         claim = self._claim_for(session, request, announce=present is None)
         office = await self.offices.hold(request.office_id)
-        office.expect(session)
+        office.arriving[session] = []
         session.joining = seat, claim.incarnation
         generation, gate = self.generations.current, self.computers.ownership.generation
         claimed = False
@@ -157,7 +157,7 @@ class Memberships:
         joined = await self.registry.join(*seat, claim, body, req_id=req_id)
         if not office.roster.known:
             try:
-                async with asyncio.timeout(self.registry.room_s), office.learning:  # others wait for the first list
+                async with asyncio.timeout(self.registry.room_s), office.lock:  # others wait for the first list
                     if not office.roster.known:
                         room = await self.registry.room(*seat, after=joined.revision, req_id=req_id)
                         office.roster.learn(member_keys(room.sessions))
@@ -187,7 +187,7 @@ class Memberships:
 
     async def _undo(self, session: Session, office: Office, seat: SeatKey, claim: Claim | None) -> None:
         """A join failed. `claim`: the one that was granted or may have been; None: none was."""
-        office.give_up(session)
+        office.arriving.pop(session, None)
         session.joining = None
         self.computers.close(session, office.name)
         if claim is None:

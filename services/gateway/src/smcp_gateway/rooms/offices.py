@@ -8,8 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -104,35 +103,25 @@ class Generations:
 class Office:
     """One office: its members here, those on their way in, and its roster."""
 
-    def __init__(
-        self, name: str, transport: SocketIoServer, computers: ComputerTable, generations: Generations
-    ) -> None:
+    def __init__(self, name: str, offices: "Offices") -> None:
         self.name = name
         self.roster = Roster()
         self.members: dict[Session, Membership] = {}
-        self.learning = asyncio.Lock()
-        """Held while the first list is requested."""
         self._heard: deque[str] = deque(maxlen=HEARD)
         self.compared = -1
         """Members of earlier generations have received the difference."""
         self.holders = 0
         self.subscription: Subscription | None = None
         self.lock = asyncio.Lock()
-        self._arriving: dict[Session, list[Notice]] = {}
-        self._transport = transport
-        self._computers = computers
-        self._generations = generations
-
-    def expect(self, session: Session) -> None:
-        """`session` is joining: keep notifications for it from now on."""
-        self._arriving[session] = []
-
-    def give_up(self, session: Session) -> None:
-        self._arriving.pop(session, None)
+        """Held while the office is subscribed to, and while the first list is requested."""
+        self.arriving: dict[Session, list[Notice]] = {}
+        """The sessions that are joining, and the notifications since then."""
+        self._transport, self._computers = offices.transport, offices.computers
+        self._generations = offices.generations
 
     def admit(self, session: Session, membership: Membership) -> None:
         """`session` is a member now: send it the notifications since its join."""
-        missed = self._arriving.pop(session, [])
+        missed = self.arriving.pop(session, [])
         self.members[session] = membership
         for notice in missed:
             if notice.epoch is None or notice.epoch > membership.epoch:
@@ -185,14 +174,14 @@ class Office:
             self._computers.agent_left(self.name, member[1], lambda: member in self.roster.present)
 
     def _keep(self, notice: Notice) -> None:
-        for missed in self._arriving.values():
+        for missed in self.arriving.values():
             missed.append(notice)
 
     def compare(
         self,
         members: Iterable[MemberKey],
         generation: int,
-        capabilities: Mapping[str, Capabilities | None] = MappingProxyType({}),
+        capabilities: Mapping[str, Capabilities | None],
     ) -> None:
         """Compare with the registry's list after an outage, and tell members the difference.
 
@@ -245,13 +234,13 @@ class Office:
                 self._transport.tell([session], notice.event, notice.body_for(session))
 
 
+@dataclass(eq=False, repr=False)
 class Offices:
-    def __init__(self, bus: Bus, transport: SocketIoServer, computers: ComputerTable, generations: Generations) -> None:
-        self._bus = bus
-        self._transport = transport
-        self._computers = computers
-        self._generations = generations
-        self._offices: dict[str, Office] = {}
+    bus: Bus
+    transport: SocketIoServer
+    computers: ComputerTable
+    generations: Generations
+    _offices: dict[str, Office] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self._offices)
@@ -270,13 +259,12 @@ class Offices:
         """
         office = self._offices.get(name)
         if office is None:
-            office = Office(name, self._transport, self._computers, self._generations)
-            self._offices[name] = office
+            office = self._offices[name] = Office(name, self)
         office.holders += 1
         try:
             async with office.lock:
                 if office.subscription is None:
-                    office.subscription = await self._bus.listen(subjects.notify_all(name), office.hear)
+                    office.subscription = await self.bus.listen(subjects.notify_all(name), office.hear)
         except BaseException:
             await self.release(office)
             raise
@@ -339,8 +327,8 @@ def missed_of(office: str, computer: str) -> Notice:
 
 def _about(payload: dict[str, Any]) -> MemberKey | None:
     roles: tuple[tuple[str, Role], ...] = (("computer", "computer"), ("computerId", "computer"), ("agent", "agent"))
-    for field, role in roles:
-        name = payload.get(field)
+    for key, role in roles:
+        name = payload.get(key)
         if isinstance(name, str):
             return role, check_name(name)
     return None
