@@ -47,6 +47,7 @@ from smcp_proto.errors import (
     Malformed,
     RateLimited,
     SmcpError,
+    TooLarge,
     Unavailable,
 )
 from smcp_proto.schemas.tools import TOOL_PROGRESS
@@ -77,6 +78,8 @@ LONGEST_PING_S: Final = 4.0
 """Between two pings. A half-open client is found within 10 s."""
 PING_SHARE: Final = 0.35
 """The same as a share of a lease: clients of a gateway that hangs notice it before its lease expires."""
+UNAUTHENTICATED_POST: Final = 48 * 1024
+"""The largest polling body before authentication: with its headers it stays below the limit of `http_limits`."""
 UPLOAD_S: Final = 60.0
 """How long the upload of one polling request may take, its pauses included; before authentication `CONNECT_S`."""
 
@@ -143,6 +146,9 @@ class SocketIoServer:
             return refusal_response(Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
         if outbox.is_let_in:
             of_member(request)
+        elif (size := request.content_length or 0) > UNAUTHENTICATED_POST:
+            details = {"limit": UNAUTHENTICATED_POST, "size": size}
+            return refusal_response(TooLarge("connect to the namespace first", details=details))
         if request.method != "POST":
             return await self._engine.handle_request(request)
         try:
