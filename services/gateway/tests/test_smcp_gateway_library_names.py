@@ -56,6 +56,6 @@ def test_a_queue_of_asyncio_keeps_its_items_in_the_attribute() -> None:
     assert hasattr(asyncio.Queue(), "_queue")
 
 
-@pytest.mark.parametrize("name", ["eio_sid_from_sid", "sid_from_eio_sid"])
+@pytest.mark.parametrize("name", ["eio_sid_from_sid"])
 def test_the_manager_knows_the_ids_of_a_client(server: Any, name: str) -> None:
     assert callable(getattr(server.manager, name))

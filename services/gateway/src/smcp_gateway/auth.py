@@ -119,26 +119,15 @@ class UnauthenticatedClients:
         return None
 
     def opened(self, engine_id: str, source: str) -> None:
+        """From now on it has `CONNECT_S` to be authenticated."""
         self._of[source] += 1
         self._waiting[engine_id] = source, asyncio.get_running_loop().call_later(CONNECT_S, self._close, engine_id)
 
-    def expect(self, engine_id: str, seconds: float) -> None:
-        """Give the connection that many seconds from now, unless its deadline is earlier already."""
-        loop = asyncio.get_running_loop()
-        source, timer = self._waiting.get(engine_id, ("", None))
-        now = loop.time()
-        if timer is not None:
-            if now < timer.when() <= now + seconds:
-                return
-            timer.cancel()
-        self._waiting[engine_id] = source, loop.call_later(seconds, self._close, engine_id)
-
     def ended(self, engine_id: str) -> None:
         """The connection is authenticated or closed. Idempotent."""
-        source, timer = self._waiting.pop(engine_id, ("", None))
-        if timer is not None:
+        if (waiting := self._waiting.pop(engine_id, None)) is not None:
+            source, timer = waiting
             timer.cancel()
-        if source:
             self._of[source] -= 1
             if not self._of[source]:
                 del self._of[source]

@@ -72,8 +72,6 @@ UNKNOWN: Final = (
     "sid: no such session at this replica: it has ended, or the proxy is not sticky by client address, which polling "
     "needs (WebSocket alone does not)"
 )
-REFUSED_S: Final = 1.0
-"""How long a client that was refused may take to hear so."""
 LONGEST_PING_S: Final = 4.0
 """Between two pings. A half-open client is found within 10 s."""
 PING_SHARE: Final = 0.35
@@ -199,8 +197,7 @@ class SocketIoServer:
         await self._opened(engine_id, environ)
 
     def _close_late(self, engine_id: str) -> None:
-        if self._sio.manager.sid_from_eio_sid(engine_id, NAMESPACE) is None:
-            self._engine.spawn(self._engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION))
+        self._engine.spawn(self._engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION))
 
     async def _on_end(self, engine_id: str, reason: str) -> None:
         try:
@@ -269,15 +266,17 @@ class SocketIoServer:
                     acknowledged(argument)
             case ClientConnect(namespace, auth):
                 packet = f"0{namespace},{'' if auth is None else orjson.dumps(auth).decode()}"
-                return self._pass_on(engine_id, packet, REFUSED_S)
+                connecting: Work = self._sio_packet(engine_id, packet)
+                return connecting
             case ClientDisconnect():
-                return self._pass_on(engine_id, f"1{NAMESPACE},", CONNECT_S)
+                if session is not None:
+                    return self._leave_namespace(session)
         return None
 
-    async def _pass_on(self, engine_id: str, packet: str, expected_s: float) -> None:
-        await self._sio_packet(engine_id, packet)
-        if self._sessions.of_connection(engine_id) is None and self._engine.outbox(engine_id) is not None:
-            self._unauthenticated.expect(engine_id, expected_s)
+    async def _leave_namespace(self, session: Session) -> None:
+        await self._sio_packet(session.engine_id, f"1{NAMESPACE},")
+        if self._engine.outbox(session.engine_id) is not None:
+            self._unauthenticated.opened(session.engine_id, session.address)
 
     async def _begin_late(self, turn: asyncio.Future[None], session: Session, event: ClientEvent) -> None:
         with session.waiting():
