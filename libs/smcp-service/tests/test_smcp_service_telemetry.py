@@ -1,5 +1,6 @@
 """Traces reach a real OTLP receiver in another process, and only when the standard variables ask for it."""
 
+import os
 import signal
 import socket
 import threading
@@ -245,8 +246,10 @@ def test_the_size_of_a_batch_is_the_standard_variables_if_so_many_spans_may_wait
     assert collector.sizes == sizes
 
 
-async def test_nothing_is_recorded_without_a_variable() -> None:
-    async with open_telemetry("x", environ={}) as provider:
+async def test_nothing_is_recorded_without_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    async with open_telemetry("x") as provider:
         assert provider is None
 
 

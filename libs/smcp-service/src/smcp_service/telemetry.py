@@ -17,7 +17,6 @@ import asyncio
 import logging
 import os
 import random
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -52,14 +51,12 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_E
 
 
 @asynccontextmanager
-async def open_telemetry(
-    service: str, *, environ: Mapping[str, str] | None = None
-) -> AsyncIterator[TracerProvider | None]:
+async def open_telemetry(service: str) -> AsyncIterator[TracerProvider | None]:
     """Set up traces for this process while the body runs, and export what is left when it ends, in 5 s. None: off.
 
     Open it before anything asks for a tracer, and once (RuntimeError): OpenTelemetry keeps its provider.
     """
-    environ = os.environ if environ is None else environ
+    environ = os.environ
     if not _is_exported(environ):
         yield None
         return
@@ -73,7 +70,11 @@ async def open_telemetry(
     try:
         yield provider
     finally:
-        await _shut_down(provider, FLUSH_S)
+        try:
+            async with asyncio.timeout(FLUSH_S):  # the SDK itself waits up to 30 s
+                await asyncio.to_thread(provider.shutdown)
+        except TimeoutError:
+            _log.warning("the last spans could not be exported in time", extra={"seconds": FLUSH_S})
 
 
 def value_of(environ: Mapping[str, str], variable: str) -> str:
@@ -98,26 +99,6 @@ def resource_of(service: str) -> Resource:
     """The OpenTelemetry resource: named `service` unless the standard variables name it."""
     # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over the name that the service gives itself.
     return Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
-
-
-async def _shut_down(provider: TracerProvider, seconds: float) -> None:
-    """Export what is left. The SDK's own waiting is blocking and up to 30 s long, so a daemon thread does it."""
-    loop = asyncio.get_running_loop()
-    done = asyncio.Event()
-
-    def shut_down() -> None:
-        provider.shutdown()
-        try:
-            loop.call_soon_threadsafe(done.set)
-        except RuntimeError:  # nobody waits any more: the loop is closed
-            return
-
-    threading.Thread(target=shut_down, name="telemetry-shutdown", daemon=True).start()
-    try:
-        async with asyncio.timeout(seconds):
-            await done.wait()
-    except TimeoutError:
-        _log.warning("the last spans could not be exported in time", extra={"seconds": seconds})
 
 
 class ContextIdGenerator(RandomIdGenerator):
