@@ -38,8 +38,7 @@ from smcp_service.logging import bind_call
 EVENTS: Final = "smcp_gateway.events"
 """The logger of what is recorded, too (`smcp_bus.audit`)."""
 LAST_TASKS_S: Final = 5.0
-"""How long a stopping gateway waits for its background tasks (leaves that it sends to the registry), and the bus after
-that for handlers that run (seconds)."""
+"""How long a stopping gateway waits for its background tasks, and then the bus for handlers that run (seconds)."""
 
 
 class Gateway:

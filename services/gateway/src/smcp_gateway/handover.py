@@ -22,8 +22,7 @@ from smcp_proto.errors import Unavailable
 from smcp_service.lifecycle import waiting_for_calls
 
 PER_S: Final = 50
-"""Clients that are sent away in a second, since other replicas can take in so many; more where all would take longer
-than a third of the drain time."""
+"""Clients that are sent away in a second, as others can take in; more if all took over a third of the drain time."""
 SHARE: Final = 1 / 3
 """Share of the drain time: after it no new call starts for an Agent; running calls have the rest."""
 COMPUTERS_SHARE: Final = 5 / 12
@@ -120,8 +119,7 @@ class Moves:
             self.calls.settle(call, Unavailable("the gateway is stopping", details=details))
 
     async def end_expired(self, authenticator: Authenticator) -> None:
-        """End sessions whose token has expired or was revoked, or whose key was removed, until cancelled. Each
-        ends in a task of its own, since a registry may be slow to keep a seat."""
+        """End sessions whose token or key is not valid any more, until cancelled. A registry may be slow to keep seats."""
         async with asyncio.TaskGroup() as ends:
             while True:
                 await asyncio.sleep(LOOK_S)

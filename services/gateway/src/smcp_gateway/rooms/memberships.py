@@ -152,8 +152,7 @@ class Memberships:
         self._stopping.set()
 
     async def _claim(self, office: Office, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> Joined:
-        """Claim the seat. For the first session of an office here the gateway also asks for the list of its members:
-        after an outage it compares with it."""
+        """Claim the seat, and load the roster with the first session of an office: an outage is compared with it."""
         joined = await self.registry.join(*seat, claim, body, req_id=req_id)
         if not office.roster.known:
             try:
@@ -203,11 +202,8 @@ class Memberships:
     async def _cancel_orphaned(
         self, session: Session, membership: Membership, calls: list[PendingCall], lost_at: float | None
     ) -> None:
-        """Cancel the calls of a session that is gone, unless the Agent comes back or the gateway stops.
-
-        `lost_at` is the loop time at which its connection broke; None: it said goodbye, so nobody waits for it.
-        Raises Unavailable, BusError: not now; it may be tried again.
-        """
+        """Cancel the calls of a session that is gone, unless the Agent comes back or the gateway stops. `lost_at`: when
+        its connection broke (loop time); None: it said goodbye. Raises Unavailable, BusError."""
         if not any(call.tracked for call in calls):
             return
         if lost_at is not None:

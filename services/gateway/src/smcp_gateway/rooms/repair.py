@@ -77,8 +77,7 @@ class Repair:
         self.background.until_done("asserting a member", work)
 
     async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
-        """Have the registry keep a member's seat for its identity. False: it failed, and the member leaves its office
-        when it disconnects."""
+        """Have the registry keep a member's seat. False: it failed, and the member leaves when it disconnects."""
         try:
             async with asyncio.timeout(within), self._limit:
                 while (membership := session.membership) is not None:

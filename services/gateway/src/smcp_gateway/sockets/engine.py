@@ -1,8 +1,5 @@
 """Fits engine.io's server to the gateway, and polls: WebSockets are in `websocket`. Only this package knows what is
-inside of engine.io.
-
-Each client has an `Outbox`: what waits to be written to it, bounded in bytes and handed out in portions.
-"""
+inside of engine.io."""
 
 import asyncio
 import logging
@@ -32,11 +29,9 @@ PORTION: Final = 16
 ROOMY: Final = 1024 * 1024
 """Bytes in the outbox up to which a large message may join them."""
 _SIGNS: Final = (PING, NOOP)
-"""Packets that only say that the gateway is there. They overtake what waits: behind large messages they would come too
-late for a client on a slow line."""
+"""Packets that only say that the gateway is there. They overtake large messages, which take long on a slow line."""
 MOST_PACKETS: Final = 1024
-"""Packets that one polling request may carry: a client that is quick sends hundreds. Each costs time, however short it
-is."""
+"""Packets that one polling request may carry, since each costs time: a quick client sends hundreds."""
 _SEPARATOR: Final = b"\x1e"
 """Between packets in the body of a polling request."""
 
@@ -44,12 +39,8 @@ _SEPARATOR: Final = b"\x1e"
 class Outbox(asyncio.Queue[Any]):
     """engine.io's queue of packets to one client, and what the gateway knows of the client's connection.
 
-    `put` never waits: it takes small messages (pings, notifications) until `limit` bytes wait. Then the client is cut
-    off, since it does not read. Before a large message is put, `room` is awaited.
-
-    Args:
-        limit: bytes.
-        cut_off: called once, when the limit is passed.
+    `put` never waits: it takes small messages (pings, notifications) until `limit` bytes wait. Then `cut_off` is called
+    once, since the client does not read. Before a large message is put, `room` is awaited.
     """
 
     def __init__(self, limit: int, cut_off: "Callable[[Outbox], None]") -> None:
@@ -75,13 +66,10 @@ class Outbox(asyncio.Queue[Any]):
 
     @property
     def held(self) -> int:
-        """Bytes that wait, and those of the portion that the writer has and may not have written yet."""
-        return self.bytes + self._handed_bytes
-
-    @property
-    def unsent(self) -> int:
-        """`held`, and what was written that the socket has not taken yet."""
-        return self.held + (0 if self.transport is None else self.transport.get_write_buffer_size())
+        """Bytes that wait, those of the portion that the writer may not have written yet, and what was written that the
+        socket has not taken yet."""
+        written = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        return self.bytes + self._handed_bytes + written
 
     @property
     def has_room(self) -> bool:
@@ -229,10 +217,7 @@ class Engine(engineio.AsyncServer):
         return _answer(request, b"".join(parts[1:]))
 
     async def _receive_polled(self, socket: Any, request: web.Request) -> web.Response:
-        """Handle the packets of the request's body. What is no such body ends the session.
-
-        It is read as it comes, packet by packet, as messages of a WebSocket are; nothing of it is decoded or parsed.
-        """
+        """Handle the packets of the request's body as they come, undecoded. What is no such body ends the session."""
         size = packets = 0
         whole = Assembly(self.max_event)
         try:
@@ -284,8 +269,7 @@ class Engine(engineio.AsyncServer):
     def spawn(
         self, work: Coroutine[Any, Any, None], ended: "Callable[[asyncio.Task[None]], None] | None" = None
     ) -> None:
-        """Run it in a task of its own. `ended` is called with the task after it, also where it was cancelled before it
-        began, and takes it out of `tasks`."""
+        """Run it in a task. `ended` is called after it, also if it never began, and takes it out of `tasks`."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(ended or self.tasks.discard)

@@ -23,16 +23,14 @@ ENVELOPE_BYTES: Final = 64
 """What a packet adds to the JSON of its argument, at most."""
 
 LARGE: Final = exact_json.SMALL_BYTES
-"""Bytes from which a message to a client waits until it has read what was sent before, and from which a message of a
-client waits where that is above its quota of bytes."""
+"""Bytes from which a message waits: to a client that has unread ones, or of one that is above its quota of bytes."""
 
 AUTH_BYTES: Final = 32 * 1024
-"""The limit on the payload of a CONNECT: any client can send one, and parsed JSON may take twenty times its bytes. With
-its frame and the headers before it, it stays below what a client may send before (`smcp_service.http_limits`)."""
+"""The limit on the payload of a CONNECT: any client can send one, and parsed JSON may take twenty times its bytes."""
 
 UNREADABLE: Final = "not an object"
 OVERSIZED: Final = "too long"
-"""Stand for what a CONNECT says where that is no JSON object, or longer."""
+"""What a CONNECT says that is no JSON object, or longer."""
 
 _HEAD: Final = re.compile(rb"([0-6])(?:[0-9]{1,10}-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)?([0-9]{1,100})?")
 _ANSWER: Final = b"43"
@@ -248,8 +246,7 @@ def too_large(size: int, max_message: int) -> TooLarge:
 
 TOOL_CALL: Final = "client:tool_call"
 READ_BY_PUBLISHED: Final = frozenset({404, 4006, 4007, 4008, *range(4014, 4020)})
-"""Codes of the flat errors that the published Agent (0.4) shows its user as what they say; of any other one it shows
-what pydantic says about a result without `content`."""
+"""Codes of the flat errors that the published Agent (0.4) shows; for others it shows a message of pydantic's."""
 
 
 def ack_argument(row: Row | None, answer: Answer, max_message: int, *, flat_errors: bool) -> bytes:

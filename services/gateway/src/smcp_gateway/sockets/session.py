@@ -30,8 +30,7 @@ IN_FLIGHT: Final = 2
 MAX_REPLIES: Final = 4
 """Bytes of large replies that wait here for one client, in units of the largest reply; above it 503."""
 PROGRESS_EVENTS: Final = Rate(100, 5.0)
-"""Progress events that one Computer may send beside the quotas: in a second as many as it may have events refused. The
-others are dropped. The owner of a call passes on ten a second at most."""
+"""Progress events that one Computer may send beside the quotas (100 a second); the others are dropped."""
 
 SeatKey = tuple[str, Role, str]
 """(office, role, name)"""
@@ -56,8 +55,7 @@ class Membership:
     ending: bool = False
     """The gateway is releasing the seat itself: the leave that follows needs no repair."""
     joined_at: int = field(init=False)
-    """The revision with which it joined. It gets the enters and leaves after that, also those before its seat was
-    claimed anew: it has not seen them, and `Roster` drops repeats."""
+    """The revision with which it joined. It gets the enters and leaves after that, also if its seat is claimed anew."""
     ended_by: int = 0
     """Epoch of its last leave that this gateway did not request: what the registry says of it has to be newer."""
 
@@ -113,8 +111,7 @@ class Session:
     in_flight_bytes: int = 0
     """What they have, all together."""
     asks: dict[int, Callable[[bytes | None], None]] = field(default_factory=dict)
-    """What it was asked and has not acknowledged yet, by the id of the packet: called with the text between the
-    brackets of its ACK packet; None: that is no JSON text."""
+    """Pending acknowledgements by packet id: called with the text between the brackets of the ACK; None: no JSON."""
     ask_ids: Iterator[int] = field(default_factory=lambda: count(1))
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a `server:*` event is handled: they happen in the order in which they came."""

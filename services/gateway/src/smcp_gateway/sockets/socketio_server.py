@@ -64,8 +64,7 @@ MIN_REQUEST_LIMIT: Final = 1024 * 1024
 CALLED: Final = "client:"
 """Events that run free; everything else of one client happens in the order in which it came."""
 REFUSED_PAUSE_S: Final = 0.01
-"""For so long a client is not read after a refusal for a quota: refusals cost, too. A thousand of them take less time
-than a client has to answer a ping."""
+"""For so long a client is not read after a refusal for a quota: refusals cost, too."""
 LONGEST_PAUSE_S: Final = 3.0
 """The same where its large messages are above the quota of bytes: less time than it has to answer a ping."""
 UNKNOWN: Final = (
@@ -190,7 +189,7 @@ class SocketIoServer:
     def unsent_bytes(self, session: Session) -> int:
         """Of replies and notifications that are here, or may come, and that the client's socket has not taken yet."""
         outbox = self._engine.outbox(session.engine_id)
-        return session.reply_bytes + (0 if outbox is None else outbox.unsent)
+        return session.reply_bytes + (0 if outbox is None else outbox.held)
 
     async def _on_open(self, engine_id: str, environ: dict[str, Any]) -> None:
         self._unauthenticated.opened(engine_id, self._source(environ["aiohttp.request"]))

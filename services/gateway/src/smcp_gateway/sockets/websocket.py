@@ -24,12 +24,10 @@ LINGER_S: Final = 5.0
 BURST: Final = 64
 """Messages of one client, pings and pongs too, that are read before others get their turn."""
 FRAMES: Final = 8192
-"""Frames in one read of the socket (256 KiB at most) above which a client is cut off: each costs time, however short it
-is, and a message of the protocol has more than 32 bytes."""
+"""Frames in one read of the socket (256 KiB at most) above which a client is cut off: each costs time."""
 VERY_LARGE: Final = ONE_STEP
-"""Bytes from which a message to a client is announced by a NOOP. A client that knows engine.io alone hears nothing
-while it arrives, and takes the gateway for gone when that lasts: so the time that it allows begins with it, not with
-the last ping. One of a client is read in slices, and handled in another turn than it is put together in."""
+"""Bytes from which a message to a client is announced by a NOOP: a client hears nothing while it arrives, so the time
+that it allows for that begins with the message. One of a client is read in slices, and handled in a turn of its own."""
 SLICE: Final = 256 * 1024
 """Bytes; a multiple of 4, so that a frame's mask fits each slice."""
 AT_ONCE: Final = 64 * 1024
