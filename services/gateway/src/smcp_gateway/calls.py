@@ -5,7 +5,7 @@ A call costs an entry in `CallTable` and no task or timer of its own: `settle` i
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -81,8 +81,6 @@ class PendingCall:
     cancelled_at: float | None = None
     task: "asyncio.Task[object] | None" = None
     verdict: SmcpError | RawJson | None = None
-    abandoned: bool = False
-    """The caller has gone."""
     span: Span = field(default=INVALID_SPAN, repr=False)
     """Of its event."""
     events: tuple[str, ...] = ()
@@ -126,10 +124,8 @@ class PendingCall:
 
 
 class CallTable:
-    """Calls by session, in the order in which they came.
-
-    What a client sent before this process stood still may be read long after it: `beat` notices that.
-    """
+    """Calls by session, in the order in which they came. `beat` notices that this process stood still: what a client
+    sent before may be read long after it."""
 
     def __init__(self) -> None:
         self._by_session: dict[str, dict[PendingCall, None]] = {}
@@ -185,7 +181,7 @@ class CallTable:
 
     def settle(self, call: PendingCall, verdict: SmcpError | RawJson) -> None:
         """Answer a call that still waits; the first verdict counts."""
-        if call.task is not None and call.verdict is None and not call.abandoned:
+        if call.task is not None and call.verdict is None:
             call.verdict = verdict
             call.task.cancel()
 
@@ -194,16 +190,13 @@ class CallTable:
         calls = self.of_session(session)
         for call in calls:
             if call.task is not None:
-                call.abandoned = True
                 call.task.cancel()
+                call.task = None  # nobody settles it any more
         return calls
 
     def cancel(self, session: str, req_id: str, *, now: float) -> list[PendingCall]:
-        """The client cancels a tool call: its Computer has `CANCEL_GRACE_S` from `now` on to settle it.
-
-        Returns:
-            The calls that were not cancelled before.
-        """
+        """The client cancels a tool call: its Computer has `CANCEL_GRACE_S` from `now` on to settle it. Returns the
+        calls that were not cancelled before."""
         cancelled = [
             call
             for call in self._by_session.get(session, ())
@@ -212,12 +205,6 @@ class CallTable:
         for call in cancelled:
             call.cancelled_at = now
         return cancelled
-
-    @staticmethod
-    def take_back_cancel(cancelled: Iterable[PendingCall]) -> None:
-        """The cancellation of these calls could not be sent to the Computer: they go on."""
-        for call in cancelled:
-            call.cancelled_at = None
 
     def settle_overdue(self, now: float) -> None:
         """Answer the cancelled calls whose Computer did not."""

@@ -119,7 +119,7 @@ class Moves:
             self.calls.settle(call, Unavailable("the gateway is stopping", details=details))
 
     async def end_expired(self, authenticator: Authenticator) -> None:
-        """End sessions whose token or key is not valid any more, until cancelled. A registry may be slow to keep seats."""
+        """End sessions whose token or key is no longer valid, until cancelled. Registries may be slow to keep seats."""
         async with asyncio.TaskGroup() as ends:
             while True:
                 await asyncio.sleep(LOOK_S)

@@ -148,7 +148,8 @@ class Relay:
                 caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id, caller=caller.subject
             )
         except (SmcpError, BusError):
-            self.calls.take_back_cancel(cancelled)  # but not those that an earlier cancel has sent
+            for each in cancelled:  # but not those that an earlier cancel has sent
+                each.cancelled_at = None
             raise
 
     def _delegate(self, call: Call, user: OnBehalf) -> None:
