@@ -112,8 +112,7 @@ def serve_command(
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    `parts` are the settings of what runs beside the service, `unread` variables that are not read for them; `at_once`
-    as of `run`.
+    `parts`: the settings of what runs beside the service; `unread`: their variables that are not read here.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     if check_config:
@@ -131,8 +130,7 @@ def serve_command(
 
 
 def tune_garbage_collector() -> None:
-    """Have Python's garbage collector look for cycles in what comes and goes only: to look through what is loaded by
-    now again and again took an eighth of a gateway's CPU."""
+    """Have the garbage collector look at new objects alone: what is loaded by now took an eighth of a gateway's CPU."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNGEST, *gc.get_threshold()[1:])
@@ -151,8 +149,8 @@ _M_MMAP_THRESHOLD: Final = -3
 """A constant of glibc's `malloc.h`."""
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""Bytes that may be free at the top of the heap before they are given back. With 64 calls of 64 KiB at a time some
-30 MiB come and go many times a second: to give back half of it and take it again was 6 % of a gateway's CPU."""
+"""Bytes that may be free at the top of the heap. With 64 calls of 64 KiB at a time some 30 MiB come and go many times a
+second: to give back half of it and take it again was 6 % of a gateway's CPU."""
 MAPPED_BYTES: Final = 1024 * 1024
 """Blocks of this size are mapped, and unmapped when freed: they do not fragment the heap."""
 
@@ -185,8 +183,7 @@ _AREA: Final = re.compile(
 
 def use_huge_pages() -> None:
     """Move what is in memory by now into pages of 2 MiB, where Linux can: with one call at a time, misses of the TLB
-    took an eighth of a gateway's CPU. Pages that were never touched are filled, too: only areas that are in memory for
-    at least a half are moved."""
+    took an eighth of a gateway's CPU. It fills pages that were never touched, so areas mostly in memory are moved."""
     madvise, maps = getattr(ctypes.CDLL(None), "madvise", None), Path("/proc/self/smaps")
     if madvise is None or not maps.exists():
         return

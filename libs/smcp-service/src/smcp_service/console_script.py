@@ -1,6 +1,4 @@
-"""Runs a console script. It imports next to nothing itself, so that ctrl-C while the program is imported (a second or
-two) ends it like any other command, without a traceback.
-"""
+"""Runs a console script. It imports next to nothing itself: ctrl-C while the program is imported ends it at once."""
 
 import os
 import signal

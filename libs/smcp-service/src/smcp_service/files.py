@@ -19,9 +19,7 @@ Value = TypeVar("Value")
 
 
 def replace_files(contents: Mapping[Path, bytes], *, keep_access: bool = False, mode: int = 0o600) -> None:
-    """Write all files beside their places, then rename them into place.
-
-    `keep_access` keeps the owner and mode of a file that is there.
+    """Write all files beside their places, then rename them into place. `keep_access`: as the file that is there.
 
     Raises OSError: none is changed, unless the system refuses to rename.
     """
@@ -51,8 +49,7 @@ def replace_files(contents: Mapping[Path, bytes], *, keep_access: bool = False, 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Let no other process change files of this directory while the body runs; it waits for those that do. Raises
-    OSError."""
+    """Let no other process change files of this directory meanwhile; waits for those that do. Raises OSError."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

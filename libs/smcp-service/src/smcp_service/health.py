@@ -65,8 +65,7 @@ Stats = dict[str, Callable[[], Mapping[str, int]]]
 def health_routes(
     readiness: Readiness, stats: Stats | None = None, metrics: Metrics | None = None
 ) -> list[web.RouteDef]:
-    """`GET /livez` (always 200) and `GET /readyz` (200 or 503); with `stats` also `GET /statz`, with `metrics` also
-    `GET /metrics`."""
+    """`GET /livez` (always 200) and `GET /readyz` (200 or 503); with them `/statz` and `/metrics`."""
 
     async def livez(request: web.Request) -> web.Response:
         return _json(200, {"status": "ok"})
@@ -96,8 +95,7 @@ def health_routes(
 async def serve_health(
     settings: ServiceSettings, readiness: Readiness, metrics: Metrics | None = None, stats: Stats | None = None
 ) -> AsyncIterator[Listener]:
-    """Answer where the settings say while the body runs; `stats` if they say so. Raises `Failure` if the address cannot
-    be had."""
+    """Answer where the settings say while the body runs; `stats` if they say so. Raises Failure: see `listening`."""
     app, host = web.Application(), settings.health_host
     app.add_routes(health_routes(readiness, stats if settings.stats else None, metrics))
     rules = EdgeRules(hosts=() if is_loopback(host) else None)

@@ -62,8 +62,7 @@ def plain_failures() -> Iterator[None]:
 
 
 class _DaemonThreads(concurrent.futures.ThreadPoolExecutor):
-    """Runs each function in a thread of its own, which neither the next ones nor the end of the process wait for: a
-    lookup, or a file on a network disk, may hang."""
+    """Runs each function in a thread of its own that nothing waits for: a lookup, or a network disk, may hang."""
 
     def submit(self, work: Callable[..., Result], /, *args: Any, **options: Any) -> concurrent.futures.Future[Result]:
         done: concurrent.futures.Future[Result] = concurrent.futures.Future()

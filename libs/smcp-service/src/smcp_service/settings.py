@@ -99,10 +99,7 @@ def _file_to_write(path: Path) -> Path:
 
 
 class ServiceSettings(BaseSettings):
-    """The settings that every process of the system has. Times are in seconds, sizes in bytes.
-
-    An empty variable counts as absent.
-    """
+    """The settings that every process of the system has. Times are in seconds, sizes in bytes."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True

@@ -141,8 +141,7 @@ class TraceSampler(Sampler):
         self._dropped = (False, "" if slow_ms is None else f"{STATE_KEY}={slow_ms}", slow_ns)
 
     def decide(self, parent: SpanContext | None, *, is_untrusted: bool) -> tuple[bool, str, int | None]:
-        """Whether a request is sampled, its trace state, and if it is not: from how many ns on it is slow. The flag of
-        an untrusted parent does not count."""
+        """Whether a request is sampled, its trace state, and if it is not: from how many ns on it is slow."""
         if parent is not None and self._by_parent and not is_untrusted:
             is_sampled, state = parent.trace_flags.sampled, parent.trace_state
             return is_sampled, state.to_header(), None if is_sampled else _slow_ns(state)
@@ -224,8 +223,8 @@ def number_of(environ: Mapping[str, str], variable: str, default: float, *, leas
 
 
 class BoundedBatchSpanProcessor(BatchSpanProcessor):
-    """Exports spans in batches. While a collector is away `OTEL_BSP_MAX_QUEUE_SIZE` spans wait at most, those that are
-    being sent included; what ends then is dropped. OpenTelemetry's own queue tells nobody what it drops."""
+    """Exports spans in batches. `OTEL_BSP_MAX_QUEUE_SIZE` spans wait at most, those that are being sent included; what
+    ends then is dropped and counted, which OpenTelemetry's own queue does not do."""
 
     def __init__(self, exporter: SpanExporter, environ: Mapping[str, str]) -> None:
         self._most = most = int(number_of(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048, least=1, most=MOST_PER_S))
