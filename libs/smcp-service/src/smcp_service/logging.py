@@ -80,7 +80,7 @@ def configure_logging(
         _add_call,
     ]
     render = [structlog.processors.format_exc_info, _render_json] if as_json else _console_renderers(stream)
-    handler = logging.StreamHandler(LogOutput(stream))
+    handler = _Lines(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
@@ -125,40 +125,36 @@ LEVEL: Final = Level()
 """Of the one log that a process has."""
 
 
-class LogOutput:
-    """The stream that log lines go to. `rewrites` change each text before it is written, in their order.
+class _Lines(logging.StreamHandler[TextIO]):
+    """Writes log lines. A line that cannot be written (a full disk) is lost: it must not replace an answer."""
 
-    A line that cannot be written (a full disk) is lost: it must not replace the answer to a request.
-    """
+    terminator = ""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self.rewrites: list[Callable[[str], str]] = []
 
-    def write(self, text: str) -> int:
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record) + "\n"
         for rewrite in self.rewrites:
             text = rewrite(text)
-        with suppress(OSError, ValueError):
-            return self._stream.write(text)
-        return 0
+        return text
 
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.flush()
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- logging's name
+        """Nobody is told."""
 
 
 @contextmanager
 def rewritten_logs(rewrite: Callable[[str], str]) -> Iterator[None]:
     """Change each text of this process's log as it is written: whole lines with their ends, as they are rendered."""
-    outputs = [each.stream for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)]
-    ours = [each for each in outputs if isinstance(each, LogOutput)]
-    for output in ours:
-        output.rewrites.append(rewrite)
+    handlers = [each for each in logging.getLogger().handlers if isinstance(each, _Lines)]
+    for handler in handlers:
+        handler.rewrites.append(rewrite)
     try:
         yield
     finally:
-        for output in ours:
-            output.rewrites.remove(rewrite)
+        for handler in handlers:
+            handler.rewrites.remove(rewrite)
 
 
 def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

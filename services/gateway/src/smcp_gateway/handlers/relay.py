@@ -169,13 +169,6 @@ class Relay:
         call = {"agent": pending.agent, "computer": pending.computer, "req_id": pending.req_id}
         return ProgressThrottle(send, self.computers.owner.notes, call)
 
-    def _cancel_late(self, call: PendingCall) -> None:
-        body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
-        self.background.once(
-            "cancelling a call that timed out",
-            lambda: self.registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body, caller=call.subject),
-        )
-
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
         if REPEAT in call.payload:
@@ -202,8 +195,10 @@ class Relay:
                 raise
             except RequestTimedOut:
                 if pending.tracked:
+                    body = orjson.dumps({"agent": pending.agent, "req_id": pending.req_id})
+                    tell = partial(self.registry.tell, pending.office, "agent", pending.agent, "tool_call_cancel", body)
                     with _below(span):
-                        self._cancel_late(pending)
+                        self.background.once("cancelling a late call", partial(tell, caller=pending.subject))
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
     async def _checked_in_slices(self, session_id: str, body: bytes, expected: Collection[str]) -> RawJson:

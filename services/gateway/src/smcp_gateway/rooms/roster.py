@@ -6,8 +6,7 @@ what a comparison with the registry's list has announced already.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from smcp_gateway.sockets.session import MemberKey
 from smcp_proto.schemas import SessionInfo
@@ -20,8 +19,7 @@ def member_keys(sessions: Iterable[SessionInfo]) -> list[MemberKey]:
     return [(member.role, member.name) for member in sessions if member.role and member.name]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     entered: list[MemberKey]
     left: list[MemberKey]
     stayed: list[MemberKey]
@@ -78,12 +76,8 @@ class Roster:
     def compare(self, members: Iterable[MemberKey]) -> Difference:
         """Compare with a list after an outage. Events since `ask` count more than the list."""
         now = (set(members) - self._changed) | (self._present & self._changed)
-        difference = Difference(
-            entered=sorted(now - self._present), left=sorted(self._present - now), stayed=sorted(now & self._present)
-        )
-        self._present = now
-        self.known = True
-        return difference
+        before, self._present, self.known = self._present, now, True
+        return Difference(sorted(now - before), sorted(before - now), sorted(now & before))
 
     def _forget(self) -> None:
         if len(self._epochs) <= len(self._present) + REMEMBERED:
