@@ -79,8 +79,7 @@ async def line(nats_url: str) -> AsyncIterator[Line]:
             assert (await client.message()).startswith(b"40/smcp,{")
             await eventually(lambda: len(gateway.sessions) == 1)
             session = next(iter(gateway.sessions))
-            outbox = gateway.transport._engine.outbox(session.engine_id)
-            assert outbox is not None
+            outbox = session.outbox
             written = outbox.transport
             assert written is not None
             written.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)

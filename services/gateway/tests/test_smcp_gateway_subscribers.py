@@ -1,6 +1,5 @@
 """Subscriptions to resources of a Computer on Socket.IO: its gateway tells those who subscribed, and nobody else."""
 
-from functools import partial
 from typing import Any
 
 import orjson
@@ -116,8 +115,7 @@ async def test_too_many_subscriptions_are_429_and_the_computer_is_not_asked(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MAX_SUBSCRIPTIONS == 1000, "as docs/protocol-answers.md says"
-    table = partial(subscriptions.Subscriptions, most=5)
-    monkeypatch.setattr("smcp_gateway.computers.socketio_computer.Subscriptions", table)
+    monkeypatch.setattr(subscriptions, "MAX_SUBSCRIPTIONS", 5)
     async with scene(nats_url) as (_, anna, box):
         for number in range(5):
             assert "result" in (await ask(anna, uri=f"file:///{number}"))["payload"]

@@ -96,7 +96,7 @@ class Moves:
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
         elif self._loop.time() - kept_at > max(self.move_s / 10, POLL_S):
             await self._keep(session, begin + within)  # `move_s` counts from here
-        while not session.closed and self.transport.unsent_bytes(session) and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
+        while not session.closed and session.unsent_bytes and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
             await asyncio.sleep(POLL_S)
         if not session.closed:
             await self.transport.hang_up(session, "the gateway is stopping")
@@ -171,7 +171,7 @@ class Moves:
 
     def _may_go(self, session: Session) -> bool:
         gone = session.closed or session.leaving or session in self._going
-        return not (gone or session.busy or self.transport.unsent_bytes(session))
+        return not (gone or session.busy or session.unsent_bytes)
 
     async def _move(self, session: Session) -> None:
         try:

@@ -10,7 +10,6 @@ from typing import Final
 from engineio.async_socket import AsyncSocket
 from nats.js.errors import NotFoundError
 
-from smcp_gateway.app import Gateway
 from smcp_gateway.computers.socketio_computer import SocketIoComputer
 from smcp_gateway.rooms.offices import Office
 from smcp_gateway.sockets.engine import Outbox
@@ -65,12 +64,6 @@ def alive() -> Counter[str]:
     """How many objects there are of each kind that belongs to a connection."""
     gc.collect()
     return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in PER_CONNECTION)
-
-
-def held_bytes(gateway: Gateway, session: Session) -> int:
-    """Of replies and notifications that the gateway has for a client."""
-    outbox = gateway.transport._engine.outbox(session.engine_id)
-    return session.reply_bytes + (0 if outbox is None else outbox.held)
 
 
 async def places(bus: WorldBus) -> dict[str, list[str]]:

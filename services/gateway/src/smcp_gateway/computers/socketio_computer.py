@@ -298,14 +298,14 @@ class SocketIoComputer:
             if self.closed or not table.transport.send(session, frame):
                 end(_gone())
 
-        async def send_after(room: Coroutine[Any, Any, None]) -> None:
-            await room
+        async def send_after() -> None:
+            await session.outbox.room()
             send()
 
         self._waiting[number] = end
         session.asks[number] = lambda argument: end(of_acknowledgement(argument, table.bus.max_body))
-        if frame.size >= LARGE and (room := table.transport.room(session)) is not None:
-            sending = self._loop.create_task(send_after(room))
+        if frame.size >= LARGE and not session.closed and not session.outbox.has_room:
+            sending = self._loop.create_task(send_after())
         else:
             send()
         return withdraw

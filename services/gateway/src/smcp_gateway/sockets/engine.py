@@ -66,10 +66,13 @@ class Outbox(asyncio.Queue[Any]):
 
     @property
     def held(self) -> int:
-        """Bytes that wait, those of the portion that the writer may not have written yet, and what was written that the
-        socket has not taken yet."""
-        written = 0 if self.transport is None else self.transport.get_write_buffer_size()
-        return self.bytes + self._handed_bytes + written
+        """Bytes that wait, and those of the portion that the writer has and may not have written yet."""
+        return self.bytes + self._handed_bytes
+
+    @property
+    def unsent(self) -> int:
+        """`held`, and what was written that the socket has not taken yet."""
+        return self.held + (0 if self.transport is None else self.transport.get_write_buffer_size())
 
     @property
     def has_room(self) -> bool:

@@ -14,6 +14,7 @@ from smcp_auth.quotas import CountedIn
 from smcp_bus.callers import CALLER_KEY, Caller
 from smcp_bus.limits import Rate
 from smcp_bus.registry_contract import AliveQuestion, Claim
+from smcp_gateway.sockets.engine import Outbox
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED
 from smcp_proto.errors import RateLimited, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
@@ -106,6 +107,8 @@ class Session:
     """The registry keeps its seat for it: its membership does not end with this connection."""
     restarts: bool = False
     """The same where the client says goodbye: another process takes its seat."""
+    outbox: Outbox = field(init=False, repr=False)
+    """What waits to be written to it, while it is connected."""
     in_flight: int = 0
     """Events that have not been answered yet."""
     in_flight_bytes: int = 0
@@ -148,6 +151,11 @@ class Session:
     def busy(self) -> bool:
         """Whether a call from it or to it is pending."""
         return self.in_flight > 0 or len(self.asks) > 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of replies and notifications that are here, or may come, and that its socket has not taken yet."""
+        return self.reply_bytes + self.outbox.unsent
 
     @property
     def seat(self) -> SeatKey | None:

@@ -162,16 +162,10 @@ class SocketIoServer:
 
     def send(self, session: Session, frame: Frame) -> bool:
         """Write to one client, without waiting for delivery. False: it is gone."""
-        outbox = None if session.closed else self._engine.outbox(session.engine_id)
-        if outbox is None:
+        if session.closed:
             return False
-        outbox.put_nowait(frame)
+        session.outbox.put_nowait(frame)
         return True
-
-    def room(self, session: Session) -> Coroutine[Any, Any, None] | None:
-        """Waits until a large message may be sent to the client; None: now."""
-        outbox = self._engine.outbox(session.engine_id)
-        return None if outbox is None or outbox.has_room else outbox.room()
 
     async def hang_up(self, session: Session, why: str) -> None:
         """Close a client's connection; it comes back by itself if it wants.
@@ -185,11 +179,6 @@ class SocketIoServer:
     @property
     def slow(self) -> int:
         return self._engine.cut_off
-
-    def unsent_bytes(self, session: Session) -> int:
-        """Of replies and notifications that are here, or may come, and that the client's socket has not taken yet."""
-        outbox = self._engine.outbox(session.engine_id)
-        return session.reply_bytes + (0 if outbox is None else outbox.held)
 
     async def _on_open(self, engine_id: str, environ: dict[str, Any]) -> None:
         self._unauthenticated.opened(engine_id, self._source(environ["aiohttp.request"]))
@@ -211,9 +200,11 @@ class SocketIoServer:
         try:
             options = greeting(request, auth)
             principal = None if self._authenticator is None else await admit(self._authenticator, request, auth)
-            if self._engine.outbox(engine_id) is None:
+            outbox = self._engine.outbox(engine_id)
+            if outbox is None:
                 raise Unavailable("the connection ended while its token was checked")
             session = Session(sid, engine_id, *options, principal, address=self._source(request))
+            session.outbox = outbox
             session.max_reply_bytes = MAX_REPLIES * self._max_payload
             self._quotas.connected(session)
         except SmcpError as error:
@@ -223,14 +214,14 @@ class SocketIoServer:
         session.connected_at = self._loop.time()
         self._sessions.add(session)
         self._unauthenticated.ended(engine_id)
-        if (outbox := self._engine.outbox(engine_id)) is not None:
-            outbox.let_in()
+        outbox.let_in()
 
     async def _on_disconnect(self, sid: str, reason: str) -> None:
         session = self._sessions.remove(sid)
         if session is not None:
             self._quotas.disconnected(session)
             session.closed = True
+            del session.outbox  # it may hold much, and the session stays until it has left its office
             self.gone(session, goodbye=reason == self._engine.reason.CLIENT_DISCONNECT)
 
     def _on_message(self, engine_id: str, text: bytes | bytearray, size: int) -> Work | None:
@@ -310,9 +301,9 @@ class SocketIoServer:
             if self._audit.trail.sink is not None:
                 await asyncio.sleep(0)  # the record leaves with this round of the loop, and the answer after it
             argument = _ack(session, row, answer)
-            if len(argument) >= LARGE and (outbox := self._engine.outbox(session.engine_id)) is not None:
+            if len(argument) >= LARGE and not session.closed:
                 with session.holding(len(argument)):
-                    await outbox.room()
+                    await session.outbox.room()
         except Unavailable as unread:
             argument = _ack(session, row, failed(unread.body()))
         except asyncio.CancelledError:
@@ -320,8 +311,8 @@ class SocketIoServer:
         except Exception:  # noqa: BLE001 -- the outermost edge: it is logged, and the client gets its answer
             _log.exception("an event could not be answered")
             argument = _ack(session, row, failed(Internal("internal error").body()))
-        if event.id is not None and (outbox := self._engine.outbox(session.engine_id)) is not None:
-            outbox.put_nowait(ack_frame(event.id, argument))
+        if event.id is not None:
+            self.send(session, ack_frame(event.id, argument))
 
     async def _answer(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> Answer:
         if refusal is not None:
