@@ -47,7 +47,6 @@ from smcp_proto.errors import (
     error_of_computer,
     no_such_computer,
 )
-from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas import AgentCallData
 from smcp_proto.schemas.tools import ON_BEHALF, REPEAT, TOLD_OF_PROGRESS, OnBehalf, ToolCallReq
 from smcp_proto.validation import malformed, refused
