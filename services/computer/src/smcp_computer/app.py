@@ -99,27 +99,23 @@ async def open_service(
     `environ`: what the placeholders of the configuration are taken from."""
     readiness, stats = Readiness(), Stats()
     async with AsyncExitStack() as stack:
-        metrics = Metrics()
-        health = await stack.enter_async_context(serve_health(settings, readiness, metrics, stats))
+        enter, metrics = stack.enter_async_context, Metrics()
+        health = await enter(serve_health(settings, readiness, metrics, stats))
         terminal = stack.enter_context(open_terminal())
         options = Options(config=config, readiness=readiness, terminal=terminal, metrics=metrics, environ=environ)
-        control = await stack.enter_async_context(open_control(settings))  # ends last: it says what a stop waits for
+        control = await enter(open_control(settings))  # ends last: it says what a stop waits for
         if settings.gateway_url is not None:
-            options["trail"] = await stack.enter_async_context(
-                open_trail(EVENTS, settings, None, metrics, name=settings.name)
-            )
+            options["trail"] = await enter(open_trail(EVENTS, settings, None, metrics, name=settings.name))
             from smcp_computer.gateway import open_gateway_computer  # noqa: PLC0415 -- Socket.IO is for this way alone
 
-            computer = await stack.enter_async_context(
-                open_gateway_computer(settings, token=token_of(settings), **options)
-            )
+            computer = await enter(open_gateway_computer(settings, token=token_of(settings), **options))
         else:
             hint = " (SMCP_NATS_URL says where it is; --gateway needs no NATS)"
-            bus = await stack.enter_async_context(
+            bus = await enter(
                 open_service_bus("smcp-computer", settings, credentials, readiness, metrics, stats, hint=hint)
             )
-            options["trail"] = await stack.enter_async_context(open_approvals(settings, bus, metrics))
-            computer = await stack.enter_async_context(open_computer(settings, bus, **options))
+            options["trail"] = await enter(open_approvals(settings, bus, metrics))
+            computer = await enter(open_computer(settings, bus, **options))
         control.computer = computer
         computer.follow_file()
         stats["computer"] = computer.calls.held

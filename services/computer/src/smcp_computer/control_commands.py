@@ -46,14 +46,6 @@ Said = Mapping[str, Any]
 app = typer.Typer()
 
 
-class Refused(Failure):
-    """The Computer does not do it; the message is its own."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.exit_code = SettingsError.exit_code if status == HTTPStatus.BAD_REQUEST else Failure.exit_code
-
-
 @dataclass(frozen=True)
 class RunningComputer:
     directory: Path
@@ -61,7 +53,7 @@ class RunningComputer:
     name: str = ""
 
     def ask(self, method: str, *path: str, body: object = None, timeout: float = ANSWER_S) -> Any:
-        """Raises Refused, or Failure: it does not answer."""
+        """Raises SettingsError: it is asked for what it does not understand; Failure: it does not do it, or answer."""
         import httpx2  # noqa: PLC0415 -- as `print_table` does
 
         url = f"http://localhost/{'/'.join(quote(part, safe='') for part in path)}"
@@ -76,7 +68,7 @@ class RunningComputer:
         except (httpx2.TransportError, ValueError) as error:
             raise Failure(f"the Computer does not answer: {error}") from None
         if response.is_error:
-            raise Refused(said["error"], response.status_code)
+            raise (SettingsError if response.status_code == HTTPStatus.BAD_REQUEST else Failure)(said["error"])
         return said
 
 

@@ -18,7 +18,7 @@ from dotenv.parser import parse_stream
 
 from smcp_computer.config import lint, other_mcp_hosts
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, checked
-from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
+from smcp_computer.config.secret_store import is_sealed, unseal_file
 from smcp_computer.reshaping import mapper_problems, vrl_problem
 from smcp_computer.settings import DEFAULTS, HostSettings
 from smcp_proto.jsonc import plain_json
@@ -179,10 +179,7 @@ def content_of(path: Path) -> bytes:
         raise ConfigError("is not the path of a file") from None
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError(f"larger than {MAX_FILE_BYTES} bytes")
-    try:
-        return unseal_file(raw) if is_sealed(raw) else raw
-    except SecretsError as error:
-        raise ConfigError(str(error)) from None
+    return unseal_file(raw) if is_sealed(raw) else raw
 
 
 def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import Final
 
+from smcp_computer.config.lint import ConfigError
 from smcp_service.files import locked, replace_files
-from smcp_service.lifecycle import Failure
 
 SETTING: Final = "SMCP_SECRET_KEY_FILE"
 SERVICE: Final = "a2c-smcp"
@@ -25,7 +25,7 @@ MIN_KEY: Final = 32
 _MARK: Final = b"a2c-smcp-encrypted:"
 
 
-class SecretsError(Failure):
+class SecretsError(ConfigError):
     """Nothing can be encrypted or decrypted; the text is for the user of this host, and has no secret."""
 
 
