@@ -208,46 +208,6 @@ def said(schema: dict[str, Any], params: dict[str, Any]) -> str:
     return "" if mistake is None else f"{'.'.join(['params', *mistake[0]])}: {mistake[1]}"
 
 
-NAMES: dict[str, Any] = {"properties": {"name": {}, "age": {}}, "required": ["name"]}
-REQUIRED = '"name" is a required property'
-
-
-@pytest.mark.parametrize(
-    ("schema", "params", "message"),
-    [
-        (NAMES, {"nmae": 1}, f"params: {REQUIRED}; 'nmae' is unknown; did you mean 'name'?"),
-        (NAMES, {"x": 1, "ag": 1}, f"params: {REQUIRED}; 'x' is unknown; 'ag' is unknown; did you mean 'age'?"),
-        (NAMES, {"x" * 40: 1, "y" * 41: 1}, f"params: {REQUIRED}; '{'x' * 40}' is unknown"),
-        (NAMES, dict.fromkeys("bcdf"), f"params: {REQUIRED}; 'b' is unknown; 'c' is unknown; 'd' is unknown"),
-        ({**NAMES, "additionalProperties": False}, {"nmae": 1},
-         "params: Additional properties are not allowed ('nmae' was unexpected); did you mean 'name'?"),
-        ({"properties": {"who": {"$ref": "#/$defs/who"}}, "$defs": {"who": NAMES}}, {"who": {"nmae": 1}},
-         f"params.who: {REQUIRED}; 'nmae' is unknown; did you mean 'name'?"),
-    ],
-)  # fmt: skip
-def test_an_argument_that_the_schema_does_not_know_is_named_with_the_one_that_may_be_meant(
-    schema: dict[str, Any], params: dict[str, Any], message: str
-) -> None:
-    assert said(schema, params) == message
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {**NAMES, "additionalProperties": {"type": "integer"}},
-        {**NAMES, "patternProperties": {"^n": {}}},
-        {"allOf": [NAMES]},
-        {**NAMES, "$ref": "#/$defs/more", "$defs": {"more": {"properties": {"nmae": {}}}}},
-    ],
-)
-def test_an_argument_that_another_part_of_the_schema_may_know_is_not_called_unknown(schema: dict[str, Any]) -> None:
-    assert said(schema, {"nmae": 1}) == f"params: {REQUIRED}"
-
-
-def test_an_unknown_argument_is_allowed_where_the_schema_allows_it() -> None:
-    assert said(NAMES, {"name": 1, "nmae": 1}) == ""
-
-
 @pytest.mark.parametrize(
     "params",
     [

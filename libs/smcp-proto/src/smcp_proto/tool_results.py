@@ -53,11 +53,9 @@ def failure(result: object) -> str:
     return "tool_error" if result.get("isError") is True else ""
 
 
-def timed_out(tool: str, seconds: float, why: str = "") -> dict[str, Any]:
-    """A tool that was stopped when its time was over: `meta.a2c_timeout`. `seconds` is how long it had; `why` is said
-    where something else than the tool took it."""
-    text = f"the tool {tool!r} did not end within {asked_for(seconds)}"
-    return failed(f"{text}: {why}" if why else text, **{TIMED_OUT: True})
+def timed_out(tool: str, seconds: float) -> dict[str, Any]:
+    """A tool that was stopped when its time was over: `meta.a2c_timeout`. `seconds` is how long it had."""
+    return failed(f"the tool {tool!r} did not end within {asked_for(seconds)}", **{TIMED_OUT: True})
 
 
 def asked_for(seconds: float) -> str:

@@ -6,12 +6,10 @@ where that would take long.
 """
 
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Any, Final
 from urllib.parse import unquote
 
 from smcp_bus import exact_json
-from smcp_proto.printable import did_you_mean
 
 MOST_ALTERNATIVES: Final = 1000
 """Subschemas that may apply to one value side by side; those behind a `$ref` count each time."""
@@ -21,20 +19,12 @@ MOST_STEPS: Final = 10_000
 """Alternatives times values that are looked at for the place of a mistake: each takes some 10 µs."""
 LONGEST_REASON: Final = 1000
 """Characters of what is said of a mistake: it may name properties, and the schema's values, of any length."""
-MOST_NAMED: Final = 3
-"""Unknown names that are said of an object."""
-LONGEST_NAME: Final = 40
-MAX_HINTS: Final = 100
-"""Characters of an unknown name, and names of the schema that it is compared with: those that are made for it take
-30 ms of the event loop."""
 _SIDE_BY_SIDE: Final = frozenset({
     "allOf", "anyOf", "contains", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "patternProperties",
     "then",
 })  # fmt: skip
 _AGAIN: Final = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"})
 """These apply subschemas a second time."""
-_ELSEWHERE: Final = _SIDE_BY_SIDE | _AGAIN | {"$ref"}
-"""Where a schema has one of these, its `properties` are not all that it knows."""
 
 
 class Schema:
@@ -46,7 +36,6 @@ class Schema:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         import jsonschema_rs  # noqa: PLC0415 -- takes 3 MB, which a Computer needs from its first call on
 
-        self._schema = schema
         self._alternatives = _alternatives(schema)
         # masked, as the value is the Agent's, may be long, and is logged
         self._validator = jsonschema_rs.validator_for(
@@ -65,34 +54,10 @@ class Schema:
                 return [], "does not fit the schema"
             self._validator.validate(value)
         except self._error as error:
-            why = error.message[:LONGEST_REASON]
-            return [str(each) for each in error.instance_path], f"{why}{self._unknown_names(error, why)}"
+            return [str(each) for each in error.instance_path], error.message[:LONGEST_REASON]
         except UnicodeEncodeError:  # a half of a surrogate pair in a name: left to the MCP server
             pass
         return None
-
-    def _unknown_names(self, error: Any, why: str) -> str:
-        """For an object in which a name is missing or not allowed: the names that the schema does not know and `why`
-        does not say, and which ones may be meant. Empty where another part of the schema may know them."""
-        *path, keyword = error.schema_path
-        if keyword not in ("required", "additionalProperties"):
-            return ""
-        node: Any = self._schema
-        try:
-            for step in path:
-                node = node[step]
-        except (LookupError, TypeError):  # beyond a `$ref` by another name
-            return ""
-        is_map = isinstance(node.get("additionalProperties"), dict)
-        if is_map or not _ELSEWHERE.isdisjoint(node) or not _SIDE_BY_SIDE.isdisjoint(path):
-            return ""
-        known, given = node.get("properties") or {}, error.instance
-        unset = [name for name in known if name not in given]
-        unknown = islice((name for name in given if name not in known and len(name) <= LONGEST_NAME), MOST_NAMED)
-        return "".join(
-            ("" if f"'{name}'" in why else f"; {name!r} is unknown") + did_you_mean(name, unset[:MAX_HINTS])
-            for name in unknown
-        )
 
 
 def _alternatives(schema: Mapping[str, Any]) -> int:

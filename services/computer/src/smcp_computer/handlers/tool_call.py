@@ -144,14 +144,7 @@ class ToolCalls:
             return stop
 
         def timed_out(tool: str, seconds: float) -> dict[str, Any]:
-            if record.asking:
-                return not_confirmed(tool, seconds)
-            target = self.catalogue.find(tool)
-            # it was asked whether it is there before this call came: another call hangs in it
-            if target is None or target.supervisor.calls.silent_s <= record.seconds:
-                return tool_results.timed_out(tool, seconds)
-            why = f"its MCP server {target.ref.server!r} had stopped answering before"
-            return tool_results.timed_out(tool, seconds, why)
+            return (not_confirmed if record.asking else tool_results.timed_out)(tool, seconds)
 
         try:
             if (target := self.catalogue.find(request.tool_name)) is not None:

@@ -78,8 +78,6 @@ class Connection:
         self._tokens = count(1)
         self._running: dict[int, tuple[float, float]] = {}
         """Of the calls that run, by `time.monotonic()`: when each was sent, and when it is given up."""
-        self._asked = 0.0
-        """When it was asked last whether it is there."""
         # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
         self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._ping = PINGS[self._is_modern]
@@ -93,17 +91,12 @@ class Connection:
         """When the last of the calls that were sent before is given up, by `time.monotonic()`; 0: none of them runs."""
         return max((until for sent, until in self._running.values() if sent < sent_before), default=0.0)
 
-    @property
-    def silent_s(self) -> float:
-        """How long ago it was asked whether it is there; 0: it has answered."""
-        return time.monotonic() - self._asked if self._asked > self.watch.heard else 0.0
-
     async def ping(self, *, timeout: float) -> None:
         """Ask whether the server is there: each answer of it will do, also an error.
 
         Raises TimeoutError, and ServerFailed: HTTP answered in its place.
         """
-        self.watch.refused, self._asked = "", time.monotonic()
+        self.watch.refused = ""
         try:
             try:
                 await self._requests.send(self._ping, timeout=timeout / 2)
@@ -259,11 +252,6 @@ class ServerCalls:
         self.connection = None
         if not self._is_over:
             self._decided.clear()
-
-    @property
-    def silent_s(self) -> float:
-        """As `Connection.silent_s`."""
-        return 0.0 if self.connection is None else self.connection.silent_s
 
     def stop_waiting(self) -> None:
         """End the wait of calls for a connection: none will come, and no new call begins."""
