@@ -27,9 +27,9 @@ async def test_of_100_000_notes_few_are_sent_and_another_server_answers_meanwhil
         notes: list[bytes] = []
         counts = note_counts()
         feed = ProgressThrottle(notes.append, counts)
-        calling = asyncio.create_task(servers["wild"].calls.run("pid", {}, timeout=60, progress=feed))
+        calling = asyncio.create_task(servers["wild"].call("pid", {}, timeout=60, progress=feed))
         await eventually(lambda: notes)
-        calm = await servers["calm"].calls.run("pid", {}, timeout=30)
+        calm = await servers["calm"].call("pid", {}, timeout=30)
         assert int(calm["content"][0]["text"]) == servers["calm"].status().pid
         assert int((await calling)["content"][0]["text"]) == servers["wild"].status().pid
         feed.close()

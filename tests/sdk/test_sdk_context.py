@@ -185,9 +185,9 @@ async def test_an_incomplete_desktop_or_catalog_is_requested_again(
         assert (await agent.finder(COMPUTER))["a2c_as_listed"] == 1
         supervisor = computer.fleet.supervisors["desk"]
         well = {"uri": "window://desk/0", "how": ""}
-        await supervisor.calls.run("misbehave", well, timeout=30)  # no call of the Agent
+        await supervisor.call("misbehave", well, timeout=30)  # no call of the Agent
         changed = {"uri": "window://desk/0", "text": "another"}
-        await supervisor.calls.run("update", changed, timeout=30)
+        await supervisor.call("update", changed, timeout=30)
 
         async def is_whole() -> bool:
             return "a2c_missing" not in await agent.desktop(COMPUTER)

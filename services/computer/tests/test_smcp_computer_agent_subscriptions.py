@@ -337,7 +337,7 @@ NOTES: list[dict[str, Any]] = [
 
 async def tell(here: Computer, tool: str, **arguments: Any) -> Any:
     """What a tool of the context server `one` gives."""
-    result = await here.fleet.supervisors["one"].calls.run(tool, arguments, timeout=30)
+    result = await here.fleet.supervisors["one"].call(tool, arguments, timeout=30)
     assert not result.get("isError"), result
     return json.loads(result["content"][0]["text"])
 

@@ -40,7 +40,7 @@ class Scene:
     async def tell(self, server: str, tool: str, **arguments: Any) -> None:
         """Have an MCP server change, past the handlers of its Computer."""
         supervisor = self.computer.fleet.supervisors[server]
-        result = await supervisor.calls.run(tool, arguments, timeout=30)
+        result = await supervisor.call(tool, arguments, timeout=30)
         assert not result.get("isError"), result
 
     async def hears(self, event: str) -> Any:

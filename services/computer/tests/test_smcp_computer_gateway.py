@@ -91,7 +91,7 @@ def connection_of(computer: Computer) -> Connection | None:
 
 async def tell(computer: Computer, server: str, tool: str, **arguments: Any) -> Any:
     """What a tool of a context server gives, past the Computer's own handlers."""
-    result = await computer.fleet.supervisors[server].calls.run(tool, arguments, timeout=30)
+    result = await computer.fleet.supervisors[server].call(tool, arguments, timeout=30)
     assert not result.get("isError"), result
     return json.loads(result["content"][0]["text"])
 

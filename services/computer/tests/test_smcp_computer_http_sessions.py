@@ -15,8 +15,8 @@ from aiohttp import web
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerDied
 from smcp_computer.mcp.events import State
-from smcp_computer.mcp.session import connect
-from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_computer.mcp.session import Limits, connect
+from smcp_computer.mcp.supervisor import Supervisor
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import running
@@ -57,7 +57,7 @@ async def test_closing_ends_the_servers_session_only_with_terminate_on_close(tmp
     async with configs.http_toolbox("streamable", requests=log) as toolbox:
         server = config("streamable", toolbox.url, terminate_on_close=terminate)
         # of the protocol before 2026, as the newer one has no sessions
-        async with connect(server, negotiation="legacy", max_message=2**20, notify=lambda event: None) as connection:
+        async with connect(server, negotiation="legacy", limits=Limits(), notify=lambda event: None) as connection:
             assert await connection.list_tools()
         requests = [line.split() for line in log.read_text().splitlines()]
         (session,) = {session for what, session in requests if what == "tools/list"}
@@ -89,7 +89,7 @@ async def test_silence_beyond_sse_read_timeout_ends_the_connection(tmp_path: Pat
     async with configs.http_toolbox(kind, log=log) as toolbox:
         async with supervised(kind, toolbox.url, timeout=LONG[kind], sse_read_timeout=SHORT[kind]) as box:
             with pytest.raises(ServerDied):
-                await asyncio.wait_for(box.calls.run("sleep", {"seconds": 600}, timeout=600), PATIENCE_S)
+                await asyncio.wait_for(box.call("sleep", {"seconds": 600}, timeout=600), PATIENCE_S)
             assert log.read_text().startswith("sleep")
 
 
@@ -101,7 +101,7 @@ async def test_silence_beyond_sse_read_timeout_ends_the_connection(tmp_path: Pat
 async def test_a_tool_may_run_longer_than_timeout(kind: Kind) -> None:
     async with configs.http_toolbox(kind) as toolbox:
         async with supervised(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind]) as box:
-            result = await box.calls.run("sleep", {"seconds": 3.0}, timeout=60)
+            result = await box.call("sleep", {"seconds": 3.0}, timeout=60)
             assert result["content"][0]["text"] == "slept 3.0"
 
 
@@ -110,14 +110,14 @@ async def test_an_sse_server_that_refuses_a_message_is_connected_to_again() -> N
     async with configs.http_toolbox("sse", hold=["tools/call"]) as toolbox:
         async with supervised("sse", toolbox.url, timeout=SHORT["sse"]) as box:
             with pytest.raises(ServerDied):
-                await asyncio.wait_for(box.calls.run("echo", {"text": "x"}, timeout=600), PATIENCE_S)
+                await asyncio.wait_for(box.call("echo", {"text": "x"}, timeout=600), PATIENCE_S)
             await eventually(lambda: box.ready and box.starts == 2, timeout=PATIENCE_S)
 
 
 async def test_a_call_repeats_parameters_in_headers_where_the_listed_tool_wants_that() -> None:
     async with configs.http_eliciting("2026") as eliciting:
         server = config("streamable", eliciting.url)
-        async with connect(server, negotiation="auto", max_message=2**20, notify=lambda event: None) as connection:
+        async with connect(server, negotiation="auto", limits=Limits(), notify=lambda event: None) as connection:
 
             async def call() -> None:
                 await connection.call("book", {"note": "by the window"}, timeout=PATIENCE_S)
@@ -211,7 +211,7 @@ async def test_an_unanswered_notification_delays_later_messages_by_timeout_at_mo
         partly_silent(lambda asked: asked in {"tools/call", "notifications/cancelled"}) as (url, asked),
         supervised("streamable", url, timeout="PT0.3S") as box,
     ):
-        calling = asyncio.create_task(box.calls.run("t", {}, timeout=60.0))
+        calling = asyncio.create_task(box.call("t", {}, timeout=60.0))
         await eventually(lambda: "tools/call" in asked)
         calling.cancel()
         await asyncio.wait([calling])
@@ -239,5 +239,5 @@ async def test_a_server_that_redirects_within_its_origin_is_used() -> None:
 
     async with served(answer) as url:
         server = config("streamable", url)
-        async with connect(server, negotiation="legacy", max_message=2**20, notify=lambda event: None) as connection:
+        async with connect(server, negotiation="legacy", limits=Limits(), notify=lambda event: None) as connection:
             assert [tool.name for tool in await connection.list_tools()] == ["t"]

@@ -11,7 +11,7 @@ import pytest
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp import resources
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent
-from smcp_computer.mcp.session import Connection, connect
+from smcp_computer.mcp.session import Connection, Limits, connect
 from smcp_computer.outbox import DESKTOP
 from smcp_proto.backoff import Backoff
 from smcp_testing.computer_office import NAME, World, world
@@ -36,7 +36,9 @@ async def connection(updated: Callable[[str], None] = lambda uri: None, **server
         if isinstance(event, ResourceUpdated):
             updated(event.uri)
 
-    async with connect(config.servers["one"], negotiation="auto", max_message=MIB, notify=notify) as opened:
+    async with connect(
+        config.servers["one"], negotiation="auto", limits=Limits(max_message=MIB), notify=notify
+    ) as opened:
         yield opened
 
 

@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 
 from smcp_computer.config.file import parse_config
-from smcp_computer.mcp.errors import LONGEST_TEXT, RequestRefused
+from smcp_computer.mcp.errors import LONGEST_TEXT, RequestRefused, ServerFailed
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_computer.mcp.server_log import LONGEST_LINE, MAX_LINE, StderrLog
@@ -157,10 +157,12 @@ def test_a_log_of_a_server_has_no_beginning_of_a_secret(tmp_path: Path, caplog: 
     parsed(up_to(200), log, max_message=1_000_000)
     log.process_started(quiet_s=60)  # of these lines the log shows the last ones, when the process has ended
     log.wrote(up_to(LONGEST_LINE))
-    log.process_ended(1)
+    log.status = 1
+    log.failed(ServerFailed("went away"), "it is started again", was_ready=True)
+    assert "it said last: " in caplog.messages[-1]
     log.close()
     (file,) = tmp_path.iterdir()
-    for told in (caplog.text, log.said, file.read_text()):
+    for told in (caplog.messages[-1], caplog.text, file.read_text()):
         assert told.count("x x x") >= 1
         assert "canary" not in told
 

@@ -63,7 +63,7 @@ def stdio(*arguments: str, **parameters: Any) -> str:
 
 
 async def texts(supervisor: Supervisor, **arguments: Any) -> list[str]:
-    result = await supervisor.calls.run("t", arguments, timeout=20)
+    result = await supervisor.call("t", arguments, timeout=20)
     return [block["text"] for block in result["content"]]
 
 

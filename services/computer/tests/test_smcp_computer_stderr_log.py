@@ -18,9 +18,11 @@ import uvloop
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.errors import ServerFailed
 from smcp_computer.mcp.server_log import FILE_BYTES, LINES_A_MINUTE, MAX_LINE, StderrLog, log_file
+from smcp_computer.mcp.session import Limits
 from smcp_computer.mcp.stdio import parsed
-from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_computer.mcp.supervisor import Supervisor
 from smcp_proto.backoff import Backoff
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
@@ -99,15 +101,14 @@ def test_a_program_that_ends_at_once_is_logged_with_its_status(caplog: pytest.Lo
         runner.run(failing())
     (line,) = shown(caplog, logging.WARNING)
     assert line.startswith(
-        "MCP server 'box': its process ended with status 1 before it answered; it said last: nothing; it is started"
+        "MCP server 'box': its process ended with status 1 before it answered (it said last: nothing); it is started"
     )
 
 
-def test_the_last_lines_are_those_of_the_current_process() -> None:
+def test_the_last_lines_are_those_of_the_current_process(caplog: pytest.LogCaptureFixture) -> None:
     log = StderrLog("box")
     log.process_started()
     log.wrote("of an older life")
-    log.process_ended(1)
     log.process_started(quiet_s=60)
     for line in (
         "╭──── Traceback ────╮",
@@ -117,9 +118,10 @@ def test_the_last_lines_are_those_of_the_current_process() -> None:
         "ValueError: no\tdisk",
     ):
         log.wrote(line)
-    log.process_ended(2)
-    assert log.end == "its process ended with status 2"
-    assert log.said == "; it said last: Traceback | main.py:7 � | ValueError: no disk"
+    log.status = 2
+    log.failed(ServerFailed("went away"), "it is started again", was_ready=True)
+    why = "its process ended with status 2; it said last: Traceback | main.py:7 � | ValueError: no disk"
+    assert shown(caplog, logging.WARNING) == [f"MCP server 'box': went away ({why}); it is started again"]
 
 
 def test_the_file_of_a_server_has_all_its_lines_without_what_a_terminal_obeys_and_is_bounded(tmp_path: Path) -> None:
@@ -194,5 +196,5 @@ async def test_a_secret_at_the_end_of_what_is_shown_of_a_long_line_is_found(capl
 
 
 async def _pid(box: Supervisor) -> int:
-    result = await box.calls.run("pid", {}, timeout=20.0)
+    result = await box.call("pid", {}, timeout=20.0)
     return int(result["content"][0]["text"])

@@ -35,12 +35,12 @@ async def test_a_servers_progress_is_heard_over_a_pipe_and_over_http(how: Litera
         notes: list[bytes] = []
         counts = note_counts()
         feed = ProgressThrottle(notes.append, counts)
-        result = await box.calls.run("progress", {"steps": 3}, timeout=30, progress=feed)
+        result = await box.call("progress", {"steps": 3}, timeout=30, progress=feed)
         assert result["content"][0]["text"] == "done"
         assert orjson.loads(notes[0]) == {"progress": 0, "total": 3}
         feed.close()
         assert sum(counts.values()) == 3
-        result = await box.calls.run("progress", {"steps": 3}, timeout=30)
+        result = await box.call("progress", {"steps": 3}, timeout=30)
         assert result["content"][0]["text"] == "done"
         assert sum(counts.values()) == 3, "the second call asks for none"
 

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
-from smcp_computer.mcp.session import connect
+from smcp_computer.mcp.session import Limits, connect
 from smcp_testing.mcp_servers import configs
 from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.waiting import eventually
@@ -46,7 +46,7 @@ async def test_a_call_is_one_client_span_and_the_server_gets_its_traceparent(
 ) -> None:
     config = parse_config(json.dumps({"box": configs.stdio()})).servers["box"]
     server = await InputResolver({}, {}).resolve(config)
-    async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
+    async with connect(server, negotiation="auto", limits=Limits(), notify=lambda event: None) as connection:
         with tracer.start_as_current_span("process tool_call") as parent:
             result = await connection.call("trace", {}, timeout=10, labels=LABELS)
             failed = await connection.call("fail", {}, timeout=10, labels=LABELS)
@@ -82,7 +82,7 @@ async def test_a_cancelled_call_ends_its_span(
 ) -> None:
     log = tmp_path / "log"
     server = parse_config(json.dumps({"box": configs.stdio(log=log)})).servers["box"]
-    async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
+    async with connect(server, negotiation="auto", limits=Limits(), notify=lambda event: None) as connection:
         pending = asyncio.create_task(connection.call("sleep", {"seconds": 60}, timeout=90, labels=LABELS))
         await eventually(log.exists)
         pending.cancel("timeout")
@@ -96,7 +96,7 @@ async def test_a_cancelled_call_ends_its_span(
 
 async def test_a_server_that_dies_during_a_call_marks_its_span(exporter: InMemorySpanExporter) -> None:
     server = parse_config(json.dumps({"box": configs.stdio()})).servers["box"]
-    async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
+    async with connect(server, negotiation="auto", limits=Limits(), notify=lambda event: None) as connection:
         with pytest.raises(ServerDied):
             await connection.call("die", {}, timeout=10, labels=LABELS)
     (span,) = spans_of_calls(exporter)
@@ -109,7 +109,7 @@ async def test_an_instrumented_servers_own_span_is_below_the_span_of_the_call(ex
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_SERVICE_NAME": "an-mcp-server"}
         config = parse_config(json.dumps({"box": configs.stdio("instrumented", env=env, fresh=True)})).servers["box"]
         server = await InputResolver({}, {}).resolve(config)
-        async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
+        async with connect(server, negotiation="auto", limits=Limits(), notify=lambda event: None) as connection:
             await connection.call("echo", {"text": "x"}, timeout=10, labels=LABELS)
             (called,) = spans_of_calls(exporter)
             assert called.context is not None

@@ -15,8 +15,9 @@ from smcp_bus.exact_json import MAX_VALUES
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import KEPT, AnswerTooLarge, BadAnswer, ServerDied, error_for_cut_answer
+from smcp_computer.mcp.session import Limits
 from smcp_computer.mcp.stdio import Cut, Lines
-from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_computer.mcp.supervisor import Supervisor
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -57,7 +58,7 @@ async def server(way: Way, *, limit: int = LIMIT, max_values: int = MAX_VALUES) 
 
 async def say(supervisor: Supervisor, text: str, **arguments: Any) -> str:
     """The text of the answer. The time-out is long, to distinguish an immediate error from a time-out."""
-    answer = await supervisor.calls.run("say", {"text": text, **arguments}, timeout=60)
+    answer = await supervisor.call("say", {"text": text, **arguments}, timeout=60)
     found: str = answer["content"][0]["text"]
     return found
 

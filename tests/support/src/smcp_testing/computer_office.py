@@ -54,7 +54,7 @@ class World:
     async def tell(self, server: str, tool: str, **arguments: Any) -> Any:
         """What a tool of a context server gives, past the Computer's own handlers: it is no call of an Agent."""
         supervisor = self.computer.fleet.supervisors[server]
-        result = await supervisor.calls.run(tool, arguments, timeout=30)
+        result = await supervisor.call(tool, arguments, timeout=30)
         assert not result.get("isError"), result
         return json.loads(result["content"][0]["text"])
 

@@ -16,7 +16,7 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.resources import Resources
-from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.mcp.session import Limits
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.subscriptions import UpstreamSubscriptions
 from smcp_service.lifecycle import background
@@ -41,7 +41,7 @@ class Servers:
 
     async def tell(self, tool: str, server: str = "desk", **arguments: Any) -> Any:
         """What a tool of a context server gives."""
-        result = await self.fleet.supervisors[server].calls.run(tool, arguments, timeout=30)
+        result = await self.fleet.supervisors[server].call(tool, arguments, timeout=30)
         assert not result.get("isError"), result
         return json.loads(result["content"][0]["text"])
 

@@ -9,7 +9,8 @@ from typing import Any
 from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_computer.mcp.session import Limits
+from smcp_computer.mcp.supervisor import Supervisor
 from smcp_service.lifecycle import background
 from smcp_testing.waiting import eventually
 
@@ -56,7 +57,7 @@ async def running_all(
 
 
 async def call(supervisor: Supervisor, tool: str, timeout: float = 20.0, **arguments: Any) -> dict[str, Any]:
-    return await supervisor.calls.run(tool, arguments, timeout=timeout)
+    return await supervisor.call(tool, arguments, timeout=timeout)
 
 
 def text(result: dict[str, Any]) -> str:

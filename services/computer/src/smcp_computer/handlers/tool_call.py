@@ -275,7 +275,7 @@ class ToolCalls:
         finally:
             call.record.asking = False
         if refusal is None:
-            await target.supervisor.calls.available(call.running.limit)
+            await target.supervisor.available(call.running.limit)
             if self.catalogue.find(call.request.tool_name) != target:
                 refusal = CHANGED
         if refusal is not None:
@@ -290,7 +290,7 @@ class ToolCalls:
             call.elicited = call.answered.elicited
             answers = {"inputResponses": request.input_responses, "requestState": call.answered.server_state}
         while True:
-            result = await target.supervisor.calls.run(
+            result = await target.supervisor.call(
                 target.ref.tool,
                 request.params,
                 timeout=call.running.limit + MCP_GRACE_S,

@@ -131,9 +131,7 @@ class StderrLog:
 
     Attributes:
         pid: its process, while it runs.
-        end: how its process ended by itself; empty while it runs.
-        said: what it said last then, in one line; empty where the log shows it above.
-        status: its exit status then.
+        status: the exit status of a process that ended by itself.
     """
 
     def __init__(
@@ -153,14 +151,12 @@ class StderrLog:
         self._told: tuple[str, int | None] | None = None
         """Why it failed, as it was logged last, with the exit status."""
         self.pid: int | None = None
-        self.end = ""
-        self.said = ""
         self.status: int | None = None
 
     def process_started(self, *, quiet_s: float = 0.0) -> None:
         """A new process. For `quiet_s` seconds its lines are logged at `debug`."""
         self._last.clear()
-        self.end, self.said, self.status = "", "", None
+        self.status = None
         self._quiet_until = time.monotonic() + quiet_s
 
     def wrote(self, line: str) -> None:
@@ -186,11 +182,6 @@ class StderrLog:
         if level == logging.WARNING:
             self.note(f"it {text}" % tuple(cleaned))
 
-    def process_ended(self, status: int | None) -> None:
-        self.status = status
-        self.end = f"its process ended with status {status}"
-        self.said = "" if self._last and self._is_shown else f"; it said last: {' | '.join(self._last) or 'nothing'}"
-
     def ready(self, tools: int) -> None:
         self._told = None
         _log.info("MCP server %r is ready with %s", self.server, counted(tools, "tool"))
@@ -200,13 +191,15 @@ class StderrLog:
         """Log why it ended, the same cause once until it is ready again. Returns the reason. `outlook`: what happens
         next."""
         reason = describe(error)
-        if self.end and reason == WENT_AWAY and not was_ready:
-            reason = f"{self.end} before it answered"
-            message = f"{reason}{self.said}"
+        if self.status is None:
+            notes = detail_of(error, self._clean)
         else:
-            notes = f"{self.end}{self.said}" if self.end else detail_of(error, self._clean)
-            message = f"{reason} ({notes})" if notes else reason
-        message += f"; {outlook}"
+            notes = f"its process ended with status {self.status}"
+            if reason == WENT_AWAY and not was_ready:
+                reason, notes = f"{notes} before it answered", ""
+            if not (self._last and self._is_shown):
+                notes = "; ".join(filter(None, [notes, f"it said last: {' | '.join(self._last) or 'nothing'}"]))
+        message = f"{reason} ({notes}); {outlook}" if notes else f"{reason}; {outlook}"
         told, self._told = self._told, (reason, self.status)
         _log.log(logging.DEBUG if told == self._told else logging.WARNING, "MCP server %r: %s", self.server, message)
         self.note(self._clean(message))

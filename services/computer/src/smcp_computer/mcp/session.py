@@ -1,4 +1,4 @@
-"""One connection to one MCP server, over the SDK's client, and the calls of tools that go over it and its successors.
+"""One connection to one MCP server, over the SDK's client.
 
 It must be opened and closed in the same task (the server's owner, see `supervisor`); `call`, `list_tools` and
 `resources` may be used from any task. Every request has a time-out.
@@ -6,12 +6,12 @@ It must be opened and closed in the same task (the server's owner, see `supervis
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
 from importlib.metadata import version
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
@@ -23,12 +23,10 @@ from pydantic import ValidationError
 from smcp_bus import exact_json
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_computer.mcp.errors import (
-    CallBrokenOff,
     RequestRefused,
     ServerDied,
     ServerError,
     ServerFailed,
-    ServerNotRunning,
     ServerTimedOut,
 )
 from smcp_computer.mcp.events import ServerEvent, event_of
@@ -47,7 +45,6 @@ from smcp_proto.schemas.config import (
     parse_duration,
 )
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
-from smcp_service.lifecycle import set_within
 
 if TYPE_CHECKING:
     from smcp_computer.elicitation import ToolCall
@@ -60,9 +57,27 @@ MAX_TOOLS: Final = 10_000
 Negotiation = Literal["auto", "legacy"]
 
 
+@dataclass(frozen=True)
+class Limits:
+    max_message: int = 32 * 1024 * 1024
+    """Bytes that what a server sends in one message may have: no answer that is larger reaches an Agent."""
+    max_values: int = exact_json.MAX_VALUES
+    """Values that such a message may hold."""
+    start_s: float = 30.0
+    """How long the first start may take, the first list of tools included."""
+    silence_s: float = 30.0
+    """A server that has sent nothing for so long, though it was asked, hangs. It is asked after half of this."""
+    wait_s: float = 3.0
+    """How long a call waits for a server that is being started."""
+    logs: Path | None = None
+    """The directory of the servers' own logs."""
+    strict: bool = False
+    """Offer no tool of a server while its configuration names tools that it does not have."""
+
+
 @dataclass(eq=False)
 class Connection:
-    """What `connect` gives. `ended` is set when the server's side is gone; `resources`, `prompts`: None without any."""
+    """What `connect` gives. `resources`, `prompts`: None without any."""
 
     _requests: Requests
     _client: Client
@@ -74,10 +89,7 @@ class Connection:
     list_s: float
 
     def __post_init__(self) -> None:
-        self.ended = self.watch.ended
         self._tokens = count(1)
-        self._running: dict[int, tuple[float, float]] = {}
-        """Of the calls that run, by `time.monotonic()`: when each was sent, and when it is given up."""
         # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
         self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._ping = PINGS[self._is_modern]
@@ -86,10 +98,6 @@ class Connection:
             "mcp.protocol.version": self._client.protocol_version,
             "network.transport": self.transport,
         }
-
-    def busy_until(self, sent_before: float) -> float:
-        """When the last of the calls that were sent before is given up, by `time.monotonic()`; 0: none of them runs."""
-        return max((until for sent, until in self._running.values() if sent < sent_before), default=0.0)
 
     async def ping(self, *, timeout: float) -> None:
         """Ask whether the server is there: each answer of it will do, also an error.
@@ -106,7 +114,7 @@ class Connection:
         except ServerTimedOut:
             raise TimeoutError from None
         except ServerDied:
-            pass  # `ended` is set
+            pass  # `watch.ended` is set
         except ServerError:
             if self.watch.refused:
                 raise ServerFailed(self.watch.refused) from None
@@ -169,8 +177,6 @@ class Connection:
         if elicitor is not None and not self._is_modern:
             timeout = MAX_TIMEOUT_S
             self.watch.elicitors[token] = elicitor
-        now = time.monotonic()
-        self._running[token] = now, now + timeout
         try:
             labels = {**labels, **self._described}
             return await self._requests.send(
@@ -183,7 +189,6 @@ class Connection:
                 raise
             return {"resultType": "input_required", "inputRequests": pages}
         finally:
-            del self._running[token]
             self.watch.followed.pop(token, None)
             self.watch.elicitors.pop(token, None)
 
@@ -198,126 +203,12 @@ def required_pages(data: object) -> dict[str, dict[str, Any]]:
     return {f"page{number}": {"method": "elicitation/create", "params": each} for number, each in enumerate(params, 1)}
 
 
-class ServerCalls:
-    """The calls of tools at one MCP server: each waits until the server is there, is sent once, and can be broken off.
-
-    The supervisor says when the server can be called (`opened`) and when not (`closed`).
-
-    Args:
-        wait_s: how long a call waits.
-        why: says why the server is not running.
-        refused: is given each refusal of the server.
-        given_up: called for each call that ends without an answer, unless its caller cancelled it: that says nothing
-            of the server, and one that does one thing at a time goes on with it.
-
-    Attributes:
-        connection: to the server; None while there is none.
-        wanted: set where a call waits.
-    """
-
-    def __init__(
-        self,
-        server: str,
-        wait_s: float,
-        why: Callable[[], str],
-        *,
-        refused: Callable[[RequestRefused], None],
-        given_up: Callable[[], None],
-    ) -> None:
-        self.connection: Connection | None = None
-        self.wanted = asyncio.Event()
-        self._server = server
-        self._wait_s = wait_s
-        self._why = why
-        self._refused = refused
-        self._given_up = given_up
-        self._decided = asyncio.Event()
-        """Set while there is a connection, and once there will be none: nothing is waited for."""
-        self._is_over = False
-        self._running: set[asyncio.Timeout] = set()
-        """`break_off` brings them forward."""
-        self._idle = asyncio.Event()
-        """Set while none runs."""
-        self._idle.set()
-
-    def __len__(self) -> int:
-        """How many run."""
-        return len(self._running)
-
-    def opened(self, connection: Connection) -> None:
-        self.connection = connection
-        self._decided.set()
-
-    def closed(self) -> None:
-        self.connection = None
-        if not self._is_over:
-            self._decided.clear()
-
-    def stop_waiting(self) -> None:
-        """End the wait of calls for a connection: none will come, and no new call begins."""
-        self._is_over = True
-        self._decided.set()
-
-    async def available(self, timeout: float) -> Connection:
-        """The connection, waited for at most `wait_s`. Raises ServerNotRunning."""
-        return self._alive or await self._awaited(min(timeout, self._wait_s))
-
-    async def run(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, **how: Any) -> dict[str, Any]:
-        """As `Connection.call`. Raises also CallBrokenOff, and ServerNotRunning: nothing was run."""
-        connection = await self.available(timeout)
-        limit = asyncio.timeout(None)
-        try:
-            async with limit:
-                self._running.add(limit)
-                self._idle.clear()
-                return await connection.call(tool, arguments, timeout=timeout, **how)
-        except (TimeoutError, asyncio.CancelledError) as error:
-            if error.args != ("cancelled",):
-                self._given_up()
-            if limit.expired() and isinstance(error, TimeoutError):
-                why = "was restarted or removed on the Computer before the call ended"
-                raise CallBrokenOff(self._server, why) from None
-            raise
-        except RequestRefused as error:
-            self._refused(error)
-            raise
-        finally:
-            self._running.discard(limit)
-            if not self._running:
-                self._idle.set()
-
-    async def break_off(self, drain_s: float) -> None:
-        """Wait until no call runs. After `drain_s` seconds, break off those that still run, and begin no new ones."""
-        await set_within(drain_s, self._idle)
-        self.stop_waiting()
-        for limit in self._running:
-            limit.reschedule(asyncio.get_running_loop().time())
-        await self._idle.wait()
-
-    @property
-    def _alive(self) -> Connection | None:
-        """The connection for a new call, unless its server has gone."""
-        gone = self._is_over or self.connection is None or self.connection.ended.is_set()
-        return None if gone else self.connection
-
-    async def _awaited(self, seconds: float) -> Connection:
-        if self.connection is not None and not self._is_over:
-            self._decided.clear()  # the connection has ended, and the supervisor has not noticed yet
-        if seconds > 0 and not self._decided.is_set():
-            self.wanted.set()
-            await set_within(seconds, self._decided)
-        if (connection := self._alive) is None:
-            raise ServerNotRunning(self._server, f"is not running {self._why()}")
-        return connection
-
-
 @asynccontextmanager
 async def connect(
     server: MCPServerConfig,
     *,
     negotiation: Negotiation,
-    max_message: int,
-    max_values: int = exact_json.MAX_VALUES,
+    limits: Limits,
     notify: Callable[[ServerEvent], None],
     log: StderrLog | None = None,
     redactor: Redactor | None = None,
@@ -331,7 +222,7 @@ async def connect(
         negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a request.
         notify: called for what the server tells by itself, in the connection's tasks: it must not block.
     """
-    watch = Watch(server.name, redactor, max_values=max_values)
+    watch = Watch(server.name, redactor, max_values=limits.max_values)
     answer_s = REQUEST_S
     if isinstance(server, MCPServerStreamableHttpConfig):
         answer_s = parse_duration(server.server_parameters.timeout).total_seconds() or answer_s
@@ -345,7 +236,7 @@ async def connect(
         refused_by_http(watch),
         Client(
             open_transport(
-                server, host or HostSettings(), watch, log or StderrLog(server.name), max_message=max_message
+                server, host or HostSettings(), watch, log or StderrLog(server.name), max_message=limits.max_message
             ),
             mode=negotiation,
             read_timeout_seconds=answer_s,
@@ -357,7 +248,7 @@ async def connect(
     ):
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         over_pipe = isinstance(server, MCPServerStdioConfig)
-        requests = Requests(client, watch, max_message=max_message, over_http=not over_pipe)
+        requests = Requests(client, watch, max_message=limits.max_message, over_http=not over_pipe)
         tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
         stream: ListenStream | None = None
         async with anyio.create_task_group() as tasks:

@@ -155,7 +155,7 @@ async def stdio_transport(
                         await read_stream.aclose()
                         await (process.kill() if hangs else process.stop(hurry=broken_off))
                     if by_itself:
-                        log.process_ended(process.status)
+                        log.status = process.status
                     tasks.cancel_scope.cancel()
         finally:
             log.pid = None

@@ -16,19 +16,17 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from smcp_bus import exact_json
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
-from smcp_computer.mcp.errors import RequestRefused, ServerFailed, ServerHangs
+from smcp_computer.mcp.errors import CallBrokenOff, RequestRefused, ServerFailed, ServerHangs, ServerNotRunning
 from smcp_computer.mcp.events import (
     ServerEvent,
     ServerEvents,
@@ -41,7 +39,7 @@ from smcp_computer.mcp.events import (
 from smcp_computer.mcp.process import is_stopped, usage_of
 from smcp_computer.mcp.resources import STEADY_S, Prompts, Resources
 from smcp_computer.mcp.server_log import HANGS, WENT_AWAY, StderrLog, describe, first_of
-from smcp_computer.mcp.session import Connection, Negotiation, ServerCalls, connect
+from smcp_computer.mcp.session import Connection, Limits, Negotiation, connect
 from smcp_computer.settings import HostSettings
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
@@ -60,41 +58,21 @@ LONGEST_START_S: Final = 300.0
 """A start that takes too long gets twice the time at the next try, up to this: `npx` may have to download first."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    max_message: int = 32 * 1024 * 1024
-    """Bytes that what a server sends in one message may have: no answer that is larger reaches an Agent."""
-    max_values: int = exact_json.MAX_VALUES
-    """Values that such a message may hold."""
-    start_s: float = 30.0
-    """How long the first start may take, the first list of tools included."""
-    silence_s: float = 30.0
-    """A server that has sent nothing for so long, though it was asked, hangs. It is asked after half of this."""
-    wait_s: float = 3.0
-    """How long a call waits for a server that is being started."""
-    logs: Path | None = None
-    """The directory of the servers' own logs."""
-    strict: bool = False
-    """Offer no tool of a server while its configuration names tools that it does not have."""
-
-
+@dataclass(eq=False)
 class Supervisor:
     """Keeps one MCP server running; a program starts within `place`. `on_change`: its callable tools may differ."""
 
-    def __init__(
-        self,
-        config: MCPServerConfig,
-        inputs: InputResolver,
-        *,
-        limits: Limits,
-        on_change: Callable[[], None],
-        events: ServerEvents | None = None,
-        host: HostSettings | None = None,
-        place: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-    ) -> None:
-        self.config = config
-        self.host = host or HostSettings()
-        self.name = config.name
+    config: MCPServerConfig
+    inputs: InputResolver
+    _: KW_ONLY
+    limits: Limits
+    on_change: Callable[[], None]
+    events: ServerEvents = field(default_factory=ServerEvents)
+    host: HostSettings = field(default_factory=HostSettings)
+    place: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+
+    def __post_init__(self) -> None:
+        self.name = self.config.name
         self.state = State.STARTING
         self.reason = ""
         """Why it is not ready, for the user of this host."""
@@ -113,22 +91,28 @@ class Supervisor:
         """See `unknown_tools`."""
         self.settled = asyncio.Event()
         """Set once it became ready or failed its first start."""
-        self._over_http = not isinstance(config, MCPServerStdioConfig)
-        self._inputs = inputs
-        self._limits = limits
-        self._on_change = on_change
-        self._place = place
-        self._events = events or ServerEvents()
+        self._over_http = not isinstance(self.config, MCPServerStdioConfig)
         self._backoff = Backoff()
-        self._start_s = limits.start_s
-        self._stderr = StderrLog(config.name, limits.logs, inputs.redactor.redact)
+        self._start_s = self.limits.start_s
+        self._stderr = StderrLog(self.name, self.limits.logs, self.inputs.redactor.redact)
         self._negotiation: Negotiation = "auto"
         self._ready_at = math.inf
         """When it became ready in this life, by `time.monotonic()`; infinite: not yet."""
+        self.connection: Connection | None = None
+        self._opened = asyncio.Event()
+        """Set with each connection, and once there will be none."""
+        self._wanted = asyncio.Event()
+        """Set where a call waits for a connection."""
+        self._is_over = False
+        """There will be no connection, and no new call begins."""
+        self._running: dict[asyncio.Timeout, float] = {}
+        """When each running call was sent, by `time.monotonic()`. `end` brings their limits forward."""
+        self._idle = asyncio.Event()
+        """Set while no call runs."""
+        self._idle.set()
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         """Set where something is to be done at once: it is to stop, has ended, or has to be asked."""
-        self.calls = ServerCalls(self.name, limits.wait_s, self._why, refused=self._refused, given_up=self._wake.set)
         self._is_outdated = False
         """It has to be asked for its tools again."""
         self._waiting: asyncio.Timeout | None = None
@@ -136,7 +120,12 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        return self.calls.connection is not None
+        return self.connection is not None
+
+    @property
+    def running(self) -> int:
+        """How many calls run."""
+        return len(self._running)
 
     def status(self, *, usage: bool = True) -> ServerStatus:
         pid = self._stderr.pid
@@ -156,39 +145,78 @@ class Supervisor:
     def _enter(self, state: State, reason: str) -> None:
         if state is not self.state:
             self.since = time.time()
-        self.state, self.reason = state, self._inputs.redactor.redact(reason)
+        self.state, self.reason = state, self.inputs.redactor.redact(reason)
 
     @property
     def resources(self) -> Resources | None:
-        return self.calls.connection.resources if self.calls.connection is not None else None
+        return self.connection.resources if self.connection is not None else None
 
     @property
     def prompts(self) -> Prompts | None:
-        return self.calls.connection.prompts if self.calls.connection is not None else None
+        return self.connection.prompts if self.connection is not None else None
 
-    def _refused(self, error: RequestRefused) -> None:
-        if error.code == types.HEADER_MISMATCH:
-            self._list_again()  # the headers that the SDK makes of the list are outdated, too
-        elif error.code == types.INTERNAL_ERROR and self._over_http:
-            self._wake.set()  # so the SDK says also that HTTP refused the request
+    async def available(self, timeout: float) -> Connection:
+        """The connection for a new call, waited for at most `wait_s`. Raises ServerNotRunning."""
+        until = time.monotonic() + min(timeout, self.limits.wait_s)
+        while self._is_over or self.connection is None or self.connection.watch.ended.is_set():
+            left = until - time.monotonic()
+            if self._is_over or left <= 0:
+                why = f": it {self.reason}" if self.reason else ""
+                raise ServerNotRunning(self.name, f"is not running ({self.state}){why}")
+            self._wanted.set()
+            self._opened.clear()
+            await set_within(left, self._opened)
+        return self.connection
 
-    def _why(self) -> str:
-        return f"({self.state}): it {self.reason}" if self.reason else f"({self.state})"
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, **how: Any) -> dict[str, Any]:
+        """As `Connection.call`. Raises also CallBrokenOff, and ServerNotRunning: nothing was run."""
+        connection = await self.available(timeout)
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._running[limit] = time.monotonic()
+                self._idle.clear()
+                return await connection.call(tool, arguments, timeout=timeout, **how)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if error.args != ("cancelled",):  # else it goes on with the call, if it does one thing at a time
+                self._wake.set()
+            if limit.expired() and isinstance(error, TimeoutError):
+                why = "was restarted or removed on the Computer before the call ended"
+                raise CallBrokenOff(self.name, why) from None
+            raise
+        except RequestRefused as error:
+            if error.code == types.HEADER_MISMATCH:
+                self._list_again()  # the headers that the SDK makes of the list are outdated, too
+            elif error.code == types.INTERNAL_ERROR and self._over_http:
+                self._wake.set()  # so the SDK says also that HTTP refused the request
+            raise
+        finally:
+            self._running.pop(limit, None)
+            if not self._running:
+                self._idle.set()
 
     def detach(self) -> None:
         """Tell nobody any more of its events and changes: another one has its name, or none."""
-        self._events, self._on_change = ServerEvents(), lambda: None
+        self.events, self.on_change = ServerEvents(), lambda: None
 
     async def end(self, drain_s: float) -> None:
         """Stop it, once the calls that run have ended. After `drain_s` they are broken off, as CallBrokenOff."""
-        await self.calls.break_off(drain_s)
+        await set_within(drain_s, self._idle)
+        self._end_waits()
+        for limit in self._running:
+            limit.reschedule(asyncio.get_running_loop().time())
+        await self._idle.wait()
         self.stop()
+
+    def _end_waits(self) -> None:
+        self._is_over = True
+        self._opened.set()
 
     def stop(self) -> None:
         """Make `run` end: the session is closed, the process is ended whole. A start is broken off."""
-        for event in (self._stopping, self._wake, self.calls.wanted):
+        for event in (self._stopping, self._wake, self._wanted):
             event.set()
-        self.calls.stop_waiting()
+        self._end_waits()
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
@@ -214,59 +242,59 @@ class Supervisor:
     async def _pause(self, seconds: float | None) -> None:
         """Wait for the next try. None: there is none."""
         if seconds is None:
-            self.calls.stop_waiting()
+            self._end_waits()
             await self._stopping.wait()
             return
         await set_within(min(seconds, LEAST_PAUSE_S), self._stopping)
-        await set_within(seconds - LEAST_PAUSE_S, self.calls.wanted)
+        await set_within(seconds - LEAST_PAUSE_S, self._wanted)
 
     async def _live(self) -> None:
         self._wake.clear()
-        self.calls.wanted.clear()
+        self._wanted.clear()
         self._is_outdated = False
         self._enter(State.STARTING, self.reason)
         async with self._waited(None) as start, AsyncExitStack() as place:
             # outside of the limit: the user may be asked for inputs, and others may start before it
-            server = await self._inputs.resolve(self.config, self.host.environment or ())
+            server = await self.inputs.resolve(self.config, self.host.environment or ())
             if not self._over_http:
-                await place.enter_async_context(self._place())
+                await place.enter_async_context(self.place())
             if self._stopping.is_set():
                 return
             start.reschedule(asyncio.get_running_loop().time() + self._start_s)
             async with connect(
                 server,
                 negotiation=self._negotiation,
-                max_message=self._limits.max_message,
-                max_values=self._limits.max_values,
+                limits=self.limits,
                 notify=self._notified,
                 log=self._stderr,
-                redactor=self._inputs.redactor,
+                redactor=self.inputs.redactor,
                 host=self.host,
             ) as connection:
                 tools = await connection.list_tools()
                 start.reschedule(None)
                 await place.aclose()
                 self._waiting = None
-                self.calls.opened(connection)
+                self.connection = connection
+                self._opened.set()
                 self._offer(tools)
                 self._ready_at = time.monotonic()
                 self.starts += 1
                 self.settled.set()
                 self._stderr.ready(len(tools))
-                self._on_change()
+                self.on_change()
                 reason = WENT_AWAY
                 try:
-                    self._events.tell(ServerReady(self.name))
+                    self.events.tell(ServerReady(self.name))
                     await self._serve(connection)
                 except Exception as error:
                     reason = describe(error)
                     raise
                 finally:
-                    self.calls.closed()
+                    self.connection = None
                     self._enter(State.BACKOFF, connection.watch.why or reason)
-                    self._events.tell(ServerGone(self.name))
+                    self.events.tell(ServerGone(self.name))
                     if not self._stopping.is_set():
-                        self._on_change()
+                        self.on_change()
 
     @asynccontextmanager
     async def _waited(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
@@ -279,17 +307,17 @@ class Supervisor:
                 self._waiting = None
 
     async def _serve(self, connection: Connection) -> None:
-        ended = asyncio.ensure_future(connection.ended.wait())
+        ended = asyncio.ensure_future(connection.watch.ended.wait())
         ended.add_done_callback(lambda _: self._wake.set())
         listed = time.monotonic()
         try:
             while True:
-                ask_at = connection.watch.heard + self._limits.silence_s / 2
+                ask_at = connection.watch.heard + self.limits.silence_s / 2
                 await set_within(max(0.0, ask_at - time.monotonic()), self._wake)
                 self._wake.clear()
                 if self._stopping.is_set():
                     return
-                if connection.ended.is_set():
+                if connection.watch.ended.is_set():
                     raise ServerFailed(connection.watch.why or WENT_AWAY)
                 if self._is_outdated or (self._over_http and time.monotonic() >= listed + POLL_S):
                     await set_within(max(0.0, listed + RELIST_S - time.monotonic()), self._stopping)
@@ -313,29 +341,26 @@ class Supervisor:
             return
         if tools != self._listed:
             self._offer(tools)
-            self._on_change()
+            self.on_change()
 
     async def _check(self, connection: Connection) -> None:
         """Ask whether it is there; raises ServerFailed. See this module's rules."""
-        silence_s, asked = self._limits.silence_s, time.monotonic()
+        silence_s, asked = self.limits.silence_s, time.monotonic()
 
         def is_silent() -> bool:
-            return connection.watch.heard < asked and not (self._stopping.is_set() or connection.ended.is_set())
-
-        def may_be_busy() -> bool:
-            return not is_stopped(self._stderr.pid) and time.monotonic() < connection.busy_until(asked)
+            return connection.watch.heard < asked and not (self._stopping.is_set() or connection.watch.ended.is_set())
 
         answer_s = max(silence_s / 3, connection.watch.heard + silence_s - asked)
         with suppress(TimeoutError):
             async with self._waited(answer_s):
                 await connection.ping(timeout=answer_s)
-        if is_silent() and may_be_busy():
-            self._enter(State.DEGRADED, f"has not answered for {silence_s:g} s while it runs a call")
-            _log.warning("MCP server %r %s; it is restarted if the call times out", self.name, self.reason)
         while is_silent():
-            if not may_be_busy():
+            if is_stopped(self._stderr.pid) or all(sent >= asked for sent in self._running.values()):
                 connection.watch.end(HANGS)
                 raise ServerHangs(HANGS)
+            if self.state is not State.DEGRADED:
+                self._enter(State.DEGRADED, f"has not answered for {silence_s:g} s while it runs a call")
+                _log.warning("MCP server %r %s; it is restarted if the call times out", self.name, self.reason)
             self._wake.clear()
             await set_within(silence_s / 30, self._wake)
         if self.state is not State.READY:  # it was silent, and has answered
@@ -355,7 +380,7 @@ class Supervisor:
             self.warnings = tuple(no_tool(field, name, names) for field, name in unknown)
             for warning in self.warnings:
                 _log.warning("MCP server %r: %s", self.name, warning)
-        if self._limits.strict and unknown:
+        if self.limits.strict and unknown:
             self.tools = ()
             self._enter(State.DEGRADED, f"its tools are not offered: {self.warnings[0]}")
         else:
@@ -366,7 +391,7 @@ class Supervisor:
         if isinstance(event, ToolsChanged):
             self._list_again()
         else:
-            self._events.tell(event)
+            self.events.tell(event)
 
     def _list_again(self) -> None:
         self._is_outdated = True
@@ -393,9 +418,7 @@ class Supervisor:
         pause = 0.0 if is_steady else self._backoff.next()
         outlook = f"it is started again in {pause:.1f} s" if pause else "it is started again"
         was_ready = self._ready_at < math.inf
-        if not was_ready:
-            outlook += f", then ever later, up to every {self._backoff.longest_s:g} s"
-            if isinstance(first_of(error), TimeoutError):
-                self._start_s = max(self._start_s, min(2 * self._start_s, LONGEST_START_S))
+        if not was_ready and isinstance(first_of(error), TimeoutError):
+            self._start_s = max(self._start_s, min(2 * self._start_s, LONGEST_START_S))
         self._enter(State.BACKOFF, self._stderr.failed(error, outlook, was_ready=was_ready))
         return pause
