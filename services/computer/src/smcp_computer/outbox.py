@@ -1,7 +1,6 @@
 """The notifications of a Computer: of changes of itself, and of its MCP servers' resources."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Mapping, Set
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -120,19 +119,8 @@ class ComputerOutbox(Outbox):
         self.put(Key(LIST_CHANGED, server), body)
 
 
-@dataclass
-class _Scheme:
-    update: str
-    """The verb of the notification; also the holder of the subscriptions."""
-    identity: Callable[[str], str]
-    """The key of a URI: two URIs of the same resource share it."""
-    listed: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Identities."""
-
-    def is_changed(self, server: str, uris: Iterable[str]) -> bool:
-        before = self.listed.get(server, frozenset())
-        now = self.listed[server] = frozenset(map(self.identity, uris))
-        return now != before
+SCHEMES: Final = {WINDOW: DESKTOP, DPE: FINDER}
+"""The update of each scheme's changes; it is also the holder of the subscriptions."""
 
 
 class OfferedResources:
@@ -158,7 +146,8 @@ class OfferedResources:
         self.cache = MetadataCache(read, tasks, self.upstream.subscribed, self.events)
         self._hosts: dict[str, Set[str]] = {}
         """By server."""
-        self._schemes: Mapping[str, _Scheme] = {WINDOW: _Scheme(DESKTOP, without_query), DPE: _Scheme(FINDER, str)}
+        self._listed: dict[tuple[str, str], set[str]] = {}
+        """URIs by server and scheme; windows without their queries."""
         self._entered = False
         self._capabilities = self.index.capabilities
         self.events.listen(self._on_event)
@@ -189,15 +178,16 @@ class OfferedResources:
             case ServerRemoved(server):
                 self.cache.changed(server)
                 self._hosts.pop(server, None)
-                for scheme in self._schemes.values():
-                    scheme.listed.pop(server, None)
+                for scheme in SCHEMES:
+                    self._listed.pop((server, scheme), None)
             case _:
                 pass
 
     def _on_update(self, server: str, uri: str) -> None:
         self.cache.changed(server, uri)
-        if (scheme := self._schemes.get(scheme_of(uri))) is not None:
-            self._tell(server, scheme)
+        features, update = self.index.features(server), SCHEMES.get(scheme_of(uri))
+        if update is not None and features is not None and features.subscribe:
+            self.outbox.changed(update)
         title = self.index.known(server).get(uri, {}).get("title")
         for agent in self.agents.concerned(server, uri):
             self.outbox.resource_updated(agent, server, uri, title if isinstance(title, str) else None)
@@ -209,11 +199,6 @@ class OfferedResources:
         if had_resources or self.index.features(server) is not None:
             self._list_changed(server)
 
-    def _tell(self, server: str, scheme: _Scheme) -> None:
-        features = self.index.features(server)
-        if features is not None and features.subscribe:
-            self.outbox.changed(scheme.update)
-
     def _on_list(self, server: str) -> None:
         features, known = self.index.features(server), self.index.known(server)
         if self.index.capabilities != self._capabilities:
@@ -222,12 +207,14 @@ class OfferedResources:
         self._compare_hosts(server)
         if features is not None and not features.subscribe:
             return
-        for name, scheme in self._schemes.items():
-            now = [uri for uri in known if scheme_of(uri) == name]
+        for scheme, update in SCHEMES.items():
+            uris = [uri for uri in known if scheme_of(uri) == scheme]
             if features is not None and self.index.is_listed(server):
-                self.upstream.want(scheme.update, server, now)
-            if scheme.is_changed(server, now):
-                self.outbox.changed(scheme.update)
+                self.upstream.want(update, server, uris)
+            now = set(map(without_query, uris) if scheme == WINDOW else uris)
+            if now != self._listed.get((server, scheme), set()):
+                self.outbox.changed(update)
+            self._listed[server, scheme] = now
 
     def _list_changed(self, server: str) -> None:
         if self._entered:

@@ -52,69 +52,6 @@ class WindowRead:
 Reading = asyncio.Task[WindowRead | None]
 
 
-class _WindowReads:
-    """Reads windows, and keeps what was read last of each. A window that is read in time is never taken from memory:
-    not every server announces changes.
-
-    The reads run in `tasks`: the MCP SDK takes some seconds to break off one that a server does not take.
-    """
-
-    def __init__(self, events: ServerEvents, tasks: Background) -> None:
-        self._events, self._tasks = events, tasks
-        self._running: dict[Key, Reading] = {}
-        self._kept: dict[Key, WindowRead] = {}
-        """The one that was kept last stands at the end."""
-        events.listen(self._on_event)
-
-    def start(self, resources: Resources, uri: str, turns: asyncio.Semaphore) -> Reading:
-        """Read a window, or wait for a read that goes on from an earlier desktop. None: it cannot be read now."""
-        key = (resources.server, uri)
-        if (reading := self._running.get(key)) is None:
-            reading = self._tasks.start(self._read(resources, uri, turns), name=f"desktop:{resources.server}")
-            self._running[key] = reading
-            reading.add_done_callback(lambda done: self._running.get(key) is done and self._running.pop(key))
-        return reading
-
-    def last(self, server: str, uri: str) -> WindowRead | None:
-        """What was read last, in this life of the server."""
-        return self._kept.get((server, uri))
-
-    async def _read(self, resources: Resources, uri: str, turns: asyncio.Semaphore) -> WindowRead | None:
-        key, at = (resources.server, uri), 0.0
-        try:
-            async with turns:
-                at = asyncio.get_running_loop().time()
-                contents = (await resources.read(uri, timeout=REQUEST_S))["contents"]
-        except ServerTimedOut:
-            return self._kept.get(key)
-        except ServerError as error:
-            self._kept.pop(key, None)
-            self._events.warn(key[0], f"{self._events.shown(uri)} is left out of the desktop: it {error.what}")
-            return None
-        given = [content.get("text") for content in contents if isinstance(content, dict)]
-        texts = [text for text in given if isinstance(text, str)]
-        read = WindowRead(contents, _WINDOW_OVERHEAD + len(uri) + len(orjson.dumps(texts)), at)
-        # kept as one text without the blobs, which are not shown: a server may send thousands of empty texts
-        self._kept.pop(key, None)
-        self._kept[key] = replace(read, contents=[{"text": "\n\n".join(texts) if any(texts) else ""}] if texts else [])
-        return read
-
-    def drop_oldest(self) -> None:
-        """Keep within the bound."""
-        size = sum(read.memory for read in self._kept.values())
-        while size > KEPT_BYTES:
-            size -= self._kept.pop(next(iter(self._kept))).memory
-
-    def _on_event(self, event: ServerEvent) -> None:
-        match event:
-            case ResourceUpdated(server, uri):
-                self._running.pop((server, uri), None)  # the next desktop asks anew
-            case ServerGone(server):
-                self._kept = {key: read for key, read in self._kept.items() if key[0] != server}
-            case _:
-                pass
-
-
 @dataclass(slots=True, eq=False)
 class _Part:
     """What one server gives for one desktop."""
@@ -127,7 +64,10 @@ class _Part:
 
 @dataclass(eq=False)
 class Desktop:
-    """Windows that take longer than `read_s` are shown as they were read before, or left out."""
+    """Windows that take longer than `read_s` are shown as they were read before, or left out.
+
+    The reads run in `tasks`: the MCP SDK takes some seconds to break off one that a server does not take.
+    """
 
     index: ResourceIndex
     history: History
@@ -138,7 +78,11 @@ class Desktop:
     read_s: float
 
     def __post_init__(self) -> None:
-        self._reads = _WindowReads(self.events, self.tasks)
+        self._running: dict[Key, Reading] = {}
+        self._kept: dict[Key, WindowRead] = {}
+        """What was read last of each window, the one that was kept last at the end. One that is read in time is never
+        taken from here: not every server announces changes."""
+        self.events.listen(self._on_event)
 
     async def __call__(self, request: GetDeskTopReq, call: Call) -> RawJson:
         """A GetDeskTopRet.
@@ -157,7 +101,7 @@ class Desktop:
             hidden = self.access.hidden(call.caller)
             parts = [_Part(server) for server in self.index.servers(subscribable=True) if server not in hidden]
             await self._fill(parts, only, size, history, Budget(call, most=self.read_s).left)
-        self._reads.drop_oldest()
+        self._drop_oldest()
         windows, ages, missing = list[Window](), dict[Key, float](), 0
         for server, resource, read, _ in self._found(parts, only):
             if read is None:
@@ -199,7 +143,6 @@ class Desktop:
                     reading.cancel()
             elif not part.is_done:
                 self.events.warn(part.server, _LATE)
-            self.index.left_out["get_desktop"] += part.readings is None
 
     async def _ask(self, part: _Part, only: WindowUri | None, within: float, came: asyncio.Event) -> None:
         try:
@@ -211,7 +154,7 @@ class Desktop:
             turns, listed = asyncio.Semaphore(AT_ONCE), self._listed(part.server, only)
             readings = dict[str, Reading]()
             for resource in sorted(listed, key=_rank):  # those first that a small desktop needs
-                readings[resource["uri"]] = reading = self._reads.start(resources, resource["uri"], turns)
+                readings[resource["uri"]] = reading = self._reading(resources, resource["uri"], turns)
                 reading.add_done_callback(lambda _: came.set())
             part.readings = [(resource, readings[resource["uri"]]) for resource in listed]
             if readings:
@@ -237,10 +180,10 @@ class Desktop:
             if readings is None:  # its last list tells what may be there
                 listed = self._listed(server, only) if self.index.is_listed(server) else [_NOT_LISTED]
                 for resource in listed:
-                    yield server, resource, self._reads.last(server, resource["uri"]), not part.is_done
+                    yield server, resource, self._kept.get((server, resource["uri"])), not part.is_done
             for resource, reading in readings or ():
                 is_read = reading.done() and not reading.cancelled()
-                read = reading.result() if is_read else self._reads.last(server, resource["uri"])
+                read = reading.result() if is_read else self._kept.get((server, resource["uri"]))
                 yield server, resource, read, not reading.done()
 
     def _listed(self, server: str, only: WindowUri | None) -> list[Json]:
@@ -253,6 +196,50 @@ class Desktop:
         if len(windows) > MOST_WINDOWS:
             self.events.warn(server, f"lists {len(windows)} windows; a desktop has the first {MOST_WINDOWS}")
         return windows[:MOST_WINDOWS]
+
+    def _reading(self, resources: Resources, uri: str, turns: asyncio.Semaphore) -> Reading:
+        """Read a window, or wait for a read that goes on from an earlier desktop. None: it cannot be read now."""
+        key = (resources.server, uri)
+        if (reading := self._running.get(key)) is None:
+            reading = self.tasks.start(self._read(resources, uri, turns), name=f"desktop:{resources.server}")
+            self._running[key] = reading
+            reading.add_done_callback(lambda done: self._running.get(key) is done and self._running.pop(key))
+        return reading
+
+    async def _read(self, resources: Resources, uri: str, turns: asyncio.Semaphore) -> WindowRead | None:
+        key, at = (resources.server, uri), 0.0
+        try:
+            async with turns:
+                at = asyncio.get_running_loop().time()
+                contents = (await resources.read(uri, timeout=REQUEST_S))["contents"]
+        except ServerTimedOut:
+            return self._kept.get(key)
+        except ServerError as error:
+            self._kept.pop(key, None)
+            self.events.warn(key[0], f"{self.events.shown(uri)} is left out of the desktop: it {error.what}")
+            return None
+        given = [content.get("text") for content in contents if isinstance(content, dict)]
+        texts = [text for text in given if isinstance(text, str)]
+        read = WindowRead(contents, _WINDOW_OVERHEAD + len(uri) + len(orjson.dumps(texts)), at)
+        # kept as one text without the blobs, which are not shown: a server may send thousands of empty texts
+        self._kept.pop(key, None)
+        self._kept[key] = replace(read, contents=[{"text": "\n\n".join(texts) if any(texts) else ""}] if texts else [])
+        return read
+
+    def _drop_oldest(self) -> None:
+        """Keep within the bound."""
+        size = sum(read.memory for read in self._kept.values())
+        while size > KEPT_BYTES:
+            size -= self._kept.pop(next(iter(self._kept))).memory
+
+    def _on_event(self, event: ServerEvent) -> None:
+        match event:
+            case ResourceUpdated(server, uri):
+                self._running.pop((server, uri), None)  # the next desktop asks anew
+            case ServerGone(server):
+                self._kept = {key: read for key, read in self._kept.items() if key[0] != server}
+            case _:
+                pass
 
 
 def _rank(resource: Json) -> tuple[bool, float]:

@@ -39,8 +39,7 @@ from smcp_computer.resources.index import Kind, ResourceIndex, page_of, read_cur
 from smcp_computer.resources.routing import Budget, Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_computer.settings import ComputerSettings
-from smcp_computer.tools import History
-from smcp_proto.errors import NotFound, Unavailable
+from smcp_proto.errors import Unavailable
 from smcp_proto.finder import unknown_categories
 from smcp_proto.schemas.base import AgentCallData, JsonRpcRequest, ServerName, UnknownClientReq
 from smcp_proto.schemas.resources import (
@@ -55,7 +54,6 @@ from smcp_proto.schemas.resources import (
     SubscribeResourceReq,
     UnsubscribeResourceReq,
 )
-from smcp_proto.sorting import server_order
 from smcp_proto.tool_results import with_meta
 from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of
 from smcp_proto.validation import malformed, refused
@@ -84,7 +82,6 @@ class ResourceHandlers:
     agents: AgentSubscriptions
     access: Access
     events: ServerEvents
-    history: History
     name: str
 
     async def list(self, request: ListResourcesReq, call: Call) -> RawJson:
@@ -148,7 +145,7 @@ class ResourceHandlers:
         directory, budget, asked = self._of(call), Budget(call), request.payload.params
         if asked.ref.uri is None and request.serverId is None:
             raise refused("payload.params.ref.uri", "is missing")
-        servers = await directory.template_candidates(asked.ref.uri or "", request.serverId, timeout=budget.left)
+        servers = await directory.listing("templates", asked.ref.uri or "", request.serverId, timeout=budget.left)
         params = asked.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
         async def ask(server: str) -> Json:
@@ -158,16 +155,11 @@ class ResourceHandlers:
 
     async def _of_prompt(self, request: GetPromptReq | CompleteReq, call: Call) -> Answer:
         """The answer of the server that `serverId` names, or that lists the prompt; of several the one used last."""
-        directory, budget, server = self._of(call), Budget(call), request.serverId
+        directory, budget = self._of(call), Budget(call)
         params = request.payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
         is_get = isinstance(request, GetPromptReq)
-        if server is None:
-            name = params["name"] if is_get else params["ref"].get("name", "")
-            lists, _ = await directory.lists("prompts", None, timeout=budget.left)
-            having = [of for of, prompts in lists.items() if any(each["name"] == name for each in prompts)]
-            if not having:
-                raise NotFound(f"no MCP server of this Computer has the prompt {name!r:.200}")
-            server = server_order(having, self.history.servers)[0]
+        name = params["name"] if is_get else params["ref"].get("name", "")
+        server, *_ = await directory.listing("prompts", name, request.serverId, timeout=budget.left)
         prompts = directory.prompts(server)
         ask = prompts.get if is_get else prompts.complete
         return server, with_meta(await ask(params, timeout=budget.left))
@@ -343,7 +335,7 @@ def resource_handlers(
     """By event."""
     index, history, events = resources.index, resources.history, fleet.events
     directory = Directory(fleet.supervisors, index, history, events)
-    own = ResourceHandlers(directory, index, resources.agents, access, events, history, settings.name)
+    own = ResourceHandlers(directory, index, resources.agents, access, events, settings.name)
     return {
         "client:get_desktop": Desktop(index, history, access, events, tasks, read_s=settings.read_s),
         "client:get_finder": Finder(resources.cache, directory.documents, history, access, wait_s=settings.read_s),

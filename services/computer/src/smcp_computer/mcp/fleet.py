@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -102,30 +102,24 @@ class StartPlaces:
             yield
 
 
+@dataclass(eq=False)
 class Fleet:
     """The supervisors of all servers that are not disabled. `run` must be running.
 
     `on_change` is called whenever the tools that can be called may have changed.
     """
 
-    def __init__(
-        self,
-        config: ComputerConfig,
-        inputs: InputResolver,
-        *,
-        limits: Limits,
-        on_change: Callable[[], None],
-        drain_s: float = DRAIN_S,
-        places: StartPlaces | None = None,
-    ) -> None:
-        self.events = ServerEvents(inputs.redactor)
-        self.config = config
-        self._inputs = inputs
-        self._limits = limits
-        self._on_change = on_change
-        self._drain_s = drain_s
-        self._places = places or StartPlaces()
-        self._supervisors = {name: self._supervisor(name) for name in _enabled(config)}
+    config: ComputerConfig
+    inputs: InputResolver
+    _: KW_ONLY
+    limits: Limits
+    on_change: Callable[[], None]
+    drain_s: float = DRAIN_S
+    places: StartPlaces = field(default_factory=StartPlaces)
+
+    def __post_init__(self) -> None:
+        self.events = ServerEvents(self.inputs.redactor)
+        self._supervisors = {name: self._supervisor(name) for name in _enabled(self.config)}
         self._first = tuple(self._supervisors.values())
         self.supervisors: Mapping[str, Supervisor] = MappingProxyType(self._supervisors)
         """By name. One object for the life of the fleet, which shows what is configured now."""
@@ -176,7 +170,7 @@ class Fleet:
         changes = changed(self.config, config)
         self.config = config
         self._note_disabled()
-        self._inputs.follow(config.inputs)
+        self.inputs.follow(config.inputs)
         for name in changes.relabelled:
             self._supervisors[name].relabel(config.servers[name], _host(config, name))
         for name in sorted(changes.removed | changes.restarted):
@@ -186,7 +180,7 @@ class Fleet:
         for name in changes.started:
             self._start(self._supervisors[name])
         if changes:
-            self._on_change()
+            self.on_change()
         return changes
 
     def stop(self) -> None:
@@ -204,12 +198,12 @@ class Fleet:
     def _supervisor(self, name: str) -> Supervisor:
         return Supervisor(
             self.config.servers[name],
-            self._inputs,
-            limits=self._limits,
-            on_change=self._on_change,
+            self.inputs,
+            limits=self.limits,
+            on_change=self.on_change,
             events=self.events,
             host=_host(self.config, name),
-            place=self._places.one,
+            place=self.places.one,
         )
 
     def _note_disabled(self) -> None:
@@ -219,14 +213,9 @@ class Fleet:
     def _start(self, supervisor: Supervisor) -> None:
         if self._group is None:
             return  # `run` starts it
-        name, before = supervisor.name, self._runs.get(supervisor.name)
-        run = self._runs[name] = self._group.create_task(_run_after(before, supervisor), name=f"mcp:{name}")
-
-        def ended(task: asyncio.Task[None]) -> None:
-            if self._runs.get(name) is task:
-                del self._runs[name]
-
-        run.add_done_callback(ended)
+        name = supervisor.name
+        run = _run_after(self._runs.get(name), supervisor)
+        self._runs[name] = self._group.create_task(run, name=f"mcp:{name}")
 
     def _retire(self, name: str) -> None:
         old = self._supervisors.pop(name)
@@ -245,8 +234,8 @@ class Fleet:
 
     async def _end(self, old: Supervisor) -> None:
         if old.running:
-            _log.info("MCP server %r: %s may end within %g s", old.name, counted(old.running, "call"), self._drain_s)
-        await old.end(self._drain_s)
+            _log.info("MCP server %r: %s may end within %g s", old.name, counted(old.running, "call"), self.drain_s)
+        await old.end(self.drain_s)
         self._retired.discard(old)
 
 

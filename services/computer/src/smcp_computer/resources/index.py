@@ -10,8 +10,9 @@ import asyncio
 import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import mcp_types as types
 import orjson
@@ -37,8 +38,6 @@ from smcp_service.lifecycle import Background
 
 OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_templates_list")
 """The verbs that ask all servers."""
-
-
 MAX_BYTES: Final = 32 * 1024
 """The limit on one document's metadata: 100 of them have to fit into one message of a small client (4 MiB)."""
 
@@ -96,7 +95,6 @@ def _listed(server: str, uri: str, resource: Json) -> Document | None:
 NOTHING: Final = Listing()
 
 CURSOR_FIELD: Final = "payload.params.cursor"
-NOT_GIVEN: Final = "is none that this list gave"
 
 Kind = Literal["resources", "templates", "prompts"]
 PAGE_ITEMS: Final = 100
@@ -107,7 +105,7 @@ SEPARATOR: Final = "__"
 SERVER_KEY: Final = "serverId"
 """The field of an item that names its server (computer.txt, resources chapter, 3, allows routing fields)."""
 
-URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
+ID_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
 
 
 @dataclass
@@ -136,8 +134,6 @@ class ResourceIndex:
         self._events, self._tasks = events, tasks
         self.skipped = dict.fromkeys(OPERATIONS, 0)
         """By operation: how often a server was skipped that has no resources."""
-        self.left_out = dict.fromkeys(OPERATIONS, 0)
-        """By operation: how often a server was left out that is not running, failed or was silent."""
         events.listen(self._on_event)
 
     def servers(self, *, subscribable: bool = False) -> list[str]:
@@ -251,35 +247,28 @@ class ResourceIndex:
                 pass
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a listing goes on."""
+class Position(NamedTuple):
+    """Where a listing goes on: at the item of a server with this index (from 0) in its list."""
 
     kind: Kind
     server: str
     begin: int
-    """Index (from 0) in its server's list of the first item that was not given."""
 
 
 def write_cursor(position: Position) -> str:
-    fields = [position.kind[0], position.server, position.begin]
-    return base64.urlsafe_b64encode(orjson.dumps(fields)).decode().rstrip("=")
+    return base64.urlsafe_b64encode(orjson.dumps(list(position))).decode().rstrip("=")
 
 
 def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
     """Read a cursor of a list of that kind, of one server or (None) of all. Raises Malformed: it is none that
     `write_cursor` gave for such a list; `details.field` is `payload.params.cursor`."""
-    try:
+    with suppress(ValueError):
         raw = cursor.encode("ascii")
-        fields: Any = orjson.loads(base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True))
-    except ValueError:
-        raise refused(CURSOR_FIELD, NOT_GIVEN) from None
-    match fields:
-        case [str(letter), str(of), int(begin)] if (
-            letter == kind[0] and server in (None, of) and begin >= 0 and not isinstance(begin, bool)
-        ):
-            return Position(kind, of, begin)
-    raise refused(CURSOR_FIELD, NOT_GIVEN)
+        match orjson.loads(base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)):
+            case [str(of_kind), str(of), int(begin)] if of_kind == kind and server in (None, of) and begin >= 0:
+                if not isinstance(begin, bool):
+                    return Position(kind, of, begin)
+    raise refused(CURSOR_FIELD, "is none that this list gave")
 
 
 @dataclass(slots=True)
@@ -303,7 +292,7 @@ def page_of(kind: Kind, lists: Mapping[str, Sequence[Json]], after: Position | N
         for number, item in enumerate(lists[server][begin:], begin):
             length = len(exact_json.written(item))
             if length > PAGE_BYTES:
-                page.left_out.append((server, item[URI_KEY[kind]]))
+                page.left_out.append((server, item[ID_KEY[kind]]))
                 continue
             if len(page.items) == PAGE_ITEMS or (page.items and size + length > PAGE_BYTES):
                 page.next = Position(kind, server, number)

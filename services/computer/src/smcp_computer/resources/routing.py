@@ -13,7 +13,7 @@ from smcp_computer.mcp.errors import ServerError, ServerNotRunning, not_found, n
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import Json, Prompts
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.index import Kind, Listing, ResourceIndex
+from smcp_computer.resources.index import ID_KEY, Kind, Listing, ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
 from smcp_proto.printable import did_you_mean
@@ -92,10 +92,8 @@ class Directory:
             raise not_supported(f"MCP server {server!r} has no {'prompts' if kind == 'prompts' else 'resources'}")
 
     def prompts(self, server: str) -> Prompts:
-        """For its prompts. Raises as `check`."""
-        self.check(server, "prompts")
-        prompts = self._supervisors[server].prompts
-        assert prompts is not None  # checked
+        if server not in self._supervisors or (prompts := self._supervisors[server].prompts) is None:
+            raise ServerNotRunning(server, "went away before it was asked")
         return prompts
 
     def check_known(self, server: str) -> None:
@@ -131,24 +129,22 @@ class Directory:
         """What servers list now, by name: one, or all that have resources. Of all, one that fails is left out.
         Beside them: the names of servers from `begin` on that are not running, failed or were silent. Raises as `check`
         of that one server, and ServerError: it does not list."""
-        asks = {"resources": self._resources, "templates": self._index.templates, "prompts": self._prompts}
         if server is not None:
             self.check(server, kind)
-            return {server: await asks[kind](server, timeout)}, []
+            return {server: await self._ask(kind)(server, timeout)}, []
         usable = {name: each for name, each in sorted(self._supervisors.items()) if name not in self.hidden}
-        found = await self.ask_each(asks[kind], [name for name, each in usable.items() if _has(each, kind)], timeout)
-        missing = [name for name, each in usable.items() if name not in found and (_has(each, kind) or not each.ready)]
+        having = [name for name, each in usable.items() if _has(each, kind)]
+        found = await self.ask_each(self._ask(kind), having, timeout)
         if kind != "prompts":
             self._index.count_skipped(VERB[kind])
-            self._index.left_out[VERB[kind]] += len(missing)
-        return found, [name for name in missing if name >= begin]
+        missing = {*having, *(name for name, each in usable.items() if not each.ready)} - found.keys()
+        return found, sorted(name for name in missing if name >= begin)
 
     async def documents(self, timeout: float) -> Mapping[str, Listing]:
         """The lists of the servers that take part in the finder; a failing one keeps its last list."""
         servers = self._index.servers(subscribable=True)
         self._index.count_skipped("get_finder")
-        listed = await self.ask_each(self._index.list, servers, timeout)
-        self._index.left_out["get_finder"] += len(servers) - len(listed)
+        await self.ask_each(self._index.list, servers, timeout)
         return {server: self._index.known(server) for server in servers}
 
     async def candidates(self, uri: str, server: str | None, *, timeout: float) -> list[str]:
@@ -173,15 +169,16 @@ class Directory:
             raise not_found("no MCP server of this Computer has this resource")
         return server_order(found, self._history.servers)
 
-    async def template_candidates(self, template: str, server: str | None, *, timeout: float) -> list[str]:
-        """The servers that list a URI template, in the same order."""
+    async def listing(self, kind: Kind, name: str, server: str | None, *, timeout: float) -> list[str]:
+        """The servers that list this template or prompt, at least one, in the same order. Raises as `candidates`."""
         if server is not None:
-            self.check(server)
+            self.check(server, kind)
             return [server]
-        listed = await self.ask_each(self._index.templates, self._servers(), timeout)
-        found = [each for each, templates in listed.items() if template in (item["uriTemplate"] for item in templates)]
+        having = [each for each, supervisor in self._supervisors.items() if _has(supervisor, kind)]
+        lists = await self.ask_each(self._ask(kind), [each for each in having if each not in self.hidden], timeout)
+        found = [each for each, items in lists.items() if any(item[ID_KEY[kind]] == name for item in items)]
         if not found:
-            raise not_found("no MCP server of this Computer has this template")
+            raise not_found(f"no MCP server of this Computer has the {kind.removesuffix('s')} {name!r:.200}")
         return server_order(found, self._history.servers)
 
     def _servers(self) -> list[str]:
@@ -201,14 +198,16 @@ class Directory:
         await asyncio.gather(*map(one, servers))
         return found
 
+    def _ask(self, kind: Kind) -> Callable[[str, float], Awaitable[Sequence[Json]]]:
+        """What asks a server for all of that kind."""
+        asks = {"resources": self._resources, "templates": self._index.templates, "prompts": self._prompts}
+        return asks[kind]
+
     async def _resources(self, server: str, timeout: float) -> Sequence[Json]:
         return tuple((await self._index.list(server, timeout)).values())
 
     async def _prompts(self, server: str, timeout: float) -> Sequence[Json]:
-        prompts = self._supervisors[server].prompts
-        if prompts is None:
-            raise ServerNotRunning(server, "went away before it was asked")
-        found = await prompts.list_all(timeout=timeout)
+        found = await self.prompts(server).list_all(timeout=timeout)
         self._events.warn(server, *found.problems)
         return found.items
 
