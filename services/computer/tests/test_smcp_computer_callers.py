@@ -157,7 +157,7 @@ async def test_a_server_whose_allow_has_no_place_for_a_subject_is_not_there_for_
             assert (await anna.list_resources(NAME))["resources"] == []
             with pytest.raises(NotFound):
                 await anna.read_resource(NAME, document["uri"])
-            with pytest.raises(NotFound, match=r"no MCP server 'dsek'; there are: tools"):
+            with pytest.raises(NotFound, match=r"no MCP server 'dsek'$"):
                 await anna.read_resource(NAME, document["uri"], server="dsek")
             for ask in (anna.read_resource, anna.subscribe_resource):
                 async with refused("serverId"):

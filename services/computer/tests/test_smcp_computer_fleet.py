@@ -135,7 +135,7 @@ async def running(
         limits=Limits(strict=strict),
         on_change=lambda: None,
         drain_s=drain_s,
-        places=places,
+        places=places or StartPlaces(),
     )
     heard: list[ServerEvent] = []
     async with background() as tasks:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Addresses, Link, delay
 from smcp_agent.connecting.options import ConnectionOptions, Token
-from smcp_agent.errors import NotAGateway, flat_error
+from smcp_agent.errors import flat_error
 from smcp_bus import exact_json
 from smcp_bus.bus import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.callers import CALLER_KEY, from_request
@@ -30,7 +30,7 @@ from smcp_proto.printable import without_login
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS
-from smcp_service.lifecycle import Failure, background
+from smcp_service.lifecycle import background
 
 _log = logging.getLogger("smcp_computer.gateway")
 
@@ -38,9 +38,6 @@ ROUND_A_BODY: Final = 4 * 1024 * 1024
 """Bytes that a message may have beside the request in it."""
 ASK_S: Final = 12.0
 """The gateway has 10 s for a query about the room, and for an update."""
-NO_GATEWAY_S: Final = 60.0
-"""So long something else than a gateway may answer before this Computer was a member: an Ingress in front of gateways
-that start answers 404 for a moment. Later it does not end for that."""
 
 
 @asynccontextmanager
@@ -115,20 +112,14 @@ class GatewayMembership:
         return self._problem
 
     async def run(self) -> None:
-        """Join, and join again after every loss, until cancelled.
-
-        A token that is not accepted is tried again: it may be renewed. Raises Failure: there is no gateway at the URLs.
-        """
-        backoff, loop = Backoff(first_s=0.25, longest_s=5.0), asyncio.get_running_loop()
-        none_since: float | None = None
+        """Join, and join again after every loss, until cancelled. A token that is not accepted is tried again: it may
+        be renewed."""
+        backoff = Backoff(first_s=0.25, longest_s=5.0)
         while True:
             try:
                 connection = await self.link.open()
             except SmcpError as error:
                 self._trouble(error.message)
-                none_since = (none_since or loop.time()) if isinstance(error, NotAGateway) else None
-                if none_since is not None and loop.time() - none_since > NO_GATEWAY_S:
-                    raise Failure(f"{error.message}: is --gateway (SMCP_GATEWAY_URL) right?") from None
                 await asyncio.sleep(max(backoff.next(), delay(error)))
             else:
                 await self.joined(connection)

@@ -207,4 +207,6 @@ def hinted(refusal: str) -> str:
     """A refusal of the office, with what the user can do about it."""
     if "has a Computer named" in refusal or "not for this name" in refusal:
         return f"{refusal}; choose another name with --name (SMCP_NAME)"
+    if "is not an A2C-SMCP gateway" in refusal:
+        return f"{refusal}: is --gateway (SMCP_GATEWAY_URL) right?"
     return f"{refusal}; give it with --token-file or SMCP_TOKEN" if "a token is needed" in refusal else refusal

@@ -76,10 +76,7 @@ def measure(computer: "Computer") -> None:
         label="answer",
     )
     metrics.gauge(
-        "smcp_computer_changed_tools",
-        "Tools that differ from their pins",
-        lambda: computer.pins.counts,
-        label="server",
+        "smcp_computer_changed_tools", "Tools that differ from their pins", lambda: computer.pins.counts, label="server"
     )
     metrics.gauge("smcp_computer_in_office", "1 while it is a member of its office, else 0", computer.may_tell)
     metrics.gauge(

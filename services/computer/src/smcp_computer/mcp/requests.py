@@ -71,7 +71,6 @@ class Requests:
     def __init__(self, client: Client, watch: Watch, *, max_message: int, over_http: bool) -> None:
         self.server = watch.server
         self.redactor = watch.redactor
-        self.ended = watch.ended
         self._watch = watch
         self._max_message = max_message
         self._version = client.protocol_version
@@ -114,7 +113,13 @@ class Requests:
             async with asyncio.timeout(timeout):
                 result = await self._exchange(method, dict(params or {}), labels)
         except MCPError as error:
-            raise self._logged(method, error) from None
+            translated = self.translated(error)
+            if isinstance(translated, RequestRefused) and translated.code not in SAID_ALOUD:
+                # the text does not reach Agents: it may be that of an exception
+                what = self._watch.refused or f"MCP error {error.code}: {error.message!r:.500}"
+                level = logging.DEBUG if method in PINGS else logging.INFO  # the supervisor tells what comes of it
+                _log.log(level, "MCP server %r failed at %s: %s", self.server, method, what)
+            raise translated from None
         except TimeoutError:
             raise ServerTimedOut(self.server, f"did not answer within {timeout:.3g} s") from None
         if strict and (shape := _shape(method, self._version)) is not None:
@@ -185,15 +190,6 @@ class Requests:
         with anyio.move_on_after(CANCEL_S, shield=True), suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._watch.write(cancelled, self._headers(method, params))
 
-    def _logged(self, method: str, error: MCPError) -> ServerError:
-        translated = self.translated(error)
-        if isinstance(translated, RequestRefused) and translated.code not in SAID_ALOUD:
-            # the text does not reach Agents: it may be that of an exception
-            what = self._watch.refused or f"MCP error {error.code}: {error.message!r:.500}"
-            level = logging.DEBUG if method in PINGS else logging.INFO  # the supervisor tells what comes of it
-            _log.log(level, "MCP server %r failed at %s: %s", self.server, method, what)
-        return translated
-
     def translated(self, error: MCPError) -> ServerError:
         """The SDK's error as one of ours; what says that the connection is gone ends it."""
         not_read = unread_error(self.server, error, limit=self._max_message, max_values=self._watch.max_values)
@@ -201,7 +197,7 @@ class Requests:
             return not_read
         match error.code:
             case types.CONNECTION_CLOSED:
-                self.ended.set()
+                self._watch.ended.set()
                 return ServerDied(self.server, self._watch.why or "went away before it answered")
             case types.REQUEST_TIMEOUT:
                 return ServerTimedOut(self.server, "did not answer in time")

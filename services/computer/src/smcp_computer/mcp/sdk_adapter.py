@@ -161,29 +161,32 @@ class Watch:
             self._fewer.clear()
             await self._fewer.wait()
 
-    @contextmanager
-    def answering(self, message: JSONRPCMessage) -> Iterator[None]:
-        """While a message is written, which may be the answer to a request of the server."""
-        if not isinstance(message, JSONRPCResponse | JSONRPCError):
-            yield
-            return
-        self._over(message.id)
-        self._unread += 1
+    async def send(self, item: SessionMessage) -> None:
+        """Send what the SDK's session says. Raises as `write`."""
+        answers = 0
+        match item.message:
+            case JSONRPCRequest(params=params):
+                meta = (params or {}).get("_meta") or {}
+                self.stamp = {key: value for key, value in meta.items() if key.startswith(_OF_PROTOCOL)}
+            case JSONRPCResponse(id=id_) | JSONRPCError(id=id_):
+                self._over(id_)
+                answers = 1
+            case _:
+                pass
+        self._unread += answers
         try:
-            yield
+            await self._write.send(item)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self.end()
+            raise
         finally:
-            self._unread -= 1
+            self._unread -= answers
             self._fewer.set()
 
     def _over(self, id_: str | int | None) -> None:
         if id_ is not None:
             self._asked -= Counter([coerce_request_id(id_)])  # not all of them: a server may give one id to many
         self._fewer.set()
-
-    def sent(self, message: JSONRPCMessage) -> None:
-        if isinstance(message, JSONRPCRequest):
-            meta = (message.params or {}).get("_meta") or {}
-            self.stamp = {key: value for key, value in meta.items() if key.startswith(_OF_PROTOCOL)}
 
     def received(self, item: SessionMessage | Exception) -> bool:
         """Whether that is not for the SDK's session: an answer which it does not await, or the progress of a call."""
@@ -273,10 +276,4 @@ class _WatchedRead(_Watched, ObjectReceiveStream[SessionMessage | Exception]):
 
 class _WatchedWrite(_Watched, ObjectSendStream[SessionMessage]):
     async def send(self, item: SessionMessage) -> None:
-        self._watch.sent(item.message)
-        try:
-            with self._watch.answering(item.message):
-                await self._inner.send(item)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self._watch.end()
-            raise
+        await self._watch.send(item)

@@ -9,7 +9,7 @@ started again after a pause that grows, and that a call cuts short. One that han
   timed out. Calls that come later do not prolong that. A process that was stopped (SIGSTOP) is not spared.
 - A call that timed out, and a request that HTTP refuses (401, 503 …), make it ask at once; the answer decides.
 
-A call waits up to `wait_s` while its server is started again. No call is sent twice.
+A call waits up to `wait_s` while its server is started again.
 """
 
 import asyncio
@@ -50,8 +50,7 @@ _log = logging.getLogger("smcp_computer.mcp")
 LEAST_PAUSE_S: Final = 1.0
 """A call that waits brings the next start forward, but not further than this after the end: it may be what kills it."""
 POLL_S: Final = 30.0
-"""How often a server is asked for what may change without a word: its tools behind HTTP, where a new version may take
-over, and its resources where it does not tell (`resources.index`)."""
+"""How often a server behind HTTP is asked for its tools: a new version may take over without a word."""
 RELIST_S: Final = 0.05
 """A server that says all the time that a list of it changed is not asked for it more often than that."""
 LONGEST_START_S: Final = 300.0
@@ -75,20 +74,16 @@ class Supervisor:
         self.name = self.config.name
         self.state = State.STARTING
         self.reason = ""
-        """Why it is not ready, for the user of this host."""
         self.since = time.time()
-        """When it came into its state, in seconds since the epoch."""
         self.warnings: tuple[str, ...] = ()
-        """What its user should know of it, whatever its state."""
         self.starts = 0
         """How many times it became ready."""
         self.earlier_starts = 0
-        """Those of the supervisors that had this server before, for `status`."""
+        """Those of the supervisors that had this server before."""
         self.tools: tuple[types.Tool, ...] = ()
         """As listed last; kept while it is started again, so that names stay. Empty where they are not offered."""
         self._listed: tuple[types.Tool, ...] = ()
         self._unknown: tuple[tuple[str, str], ...] = ()
-        """See `unknown_tools`."""
         self.settled = asyncio.Event()
         """Set once it became ready or failed its first start."""
         self._over_http = not isinstance(self.config, MCPServerStdioConfig)
@@ -108,13 +103,11 @@ class Supervisor:
         self._running: dict[asyncio.Timeout, float] = {}
         """When each running call was sent, by `time.monotonic()`. `end` brings their limits forward."""
         self._idle = asyncio.Event()
-        """Set while no call runs."""
         self._idle.set()
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         """Set where something is to be done at once: it is to stop, has ended, or has to be asked."""
         self._is_outdated = False
-        """It has to be asked for its tools again."""
         self._waiting: asyncio.Timeout | None = None
         """While the server is waited for: `stop` brings it forward."""
 
@@ -130,16 +123,9 @@ class Supervisor:
     def status(self, *, usage: bool = True) -> ServerStatus:
         pid = self._stderr.pid
         cpu_s, memory = usage_of(pid) if usage else (None, None)
+        restarts = max(0, self.earlier_starts + self.starts - 1)
         return ServerStatus(
-            name=self.name,
-            state=self.state,
-            reason=self.reason,
-            since=self.since,
-            restarts=max(0, self.earlier_starts + self.starts - 1),
-            pid=pid,
-            cpu_s=cpu_s,
-            memory_bytes=memory,
-            warnings=self.warnings,
+            self.name, self.state, self.reason, self.since, restarts, pid, cpu_s, memory, warnings=self.warnings
         )
 
     def _enter(self, state: State, reason: str) -> None:
@@ -233,20 +219,16 @@ class Supervisor:
                     if self._stopping.is_set() or self._ended_at_discovery(error):
                         continue
                     lived = max(0.0, time.monotonic() - self._ready_at)
-                    await self._pause(self._failed(error, lived))
+                    if (pause := self._failed(error, lived)) is None:
+                        self._end_waits()
+                        await self._stopping.wait()
+                    else:
+                        await set_within(min(pause, LEAST_PAUSE_S), self._stopping)
+                        await set_within(pause - LEAST_PAUSE_S, self._wanted)
         finally:
             self._enter(State.STOPPED, "")
             self._stderr.close()
             self.settled.set()
-
-    async def _pause(self, seconds: float | None) -> None:
-        """Wait for the next try. None: there is none."""
-        if seconds is None:
-            self._end_waits()
-            await self._stopping.wait()
-            return
-        await set_within(min(seconds, LEAST_PAUSE_S), self._stopping)
-        await set_within(seconds - LEAST_PAUSE_S, self._wanted)
 
     async def _live(self) -> None:
         self._wake.clear()
@@ -347,16 +329,14 @@ class Supervisor:
         """Ask whether it is there; raises ServerFailed. See this module's rules."""
         silence_s, asked = self.limits.silence_s, time.monotonic()
 
-        def is_silent() -> bool:
-            return connection.watch.heard < asked and not (self._stopping.is_set() or connection.watch.ended.is_set())
-
-        answer_s = max(silence_s / 3, connection.watch.heard + silence_s - asked)
+        watch = connection.watch
+        answer_s = max(silence_s / 3, watch.heard + silence_s - asked)
         with suppress(TimeoutError):
             async with self._waited(answer_s):
                 await connection.ping(timeout=answer_s)
-        while is_silent():
+        while watch.heard < asked and not (self._stopping.is_set() or watch.ended.is_set()):
             if is_stopped(self._stderr.pid) or all(sent >= asked for sent in self._running.values()):
-                connection.watch.end(HANGS)
+                watch.end(HANGS)
                 raise ServerHangs(HANGS)
             if self.state is not State.DEGRADED:
                 self._enter(State.DEGRADED, f"has not answered for {silence_s:g} s while it runs a call")
@@ -378,8 +358,7 @@ class Supervisor:
         if (unknown := unknown_tools(self.config, self.host, names)) != self._unknown:
             self._unknown = unknown
             self.warnings = tuple(no_tool(field, name, names) for field, name in unknown)
-            for warning in self.warnings:
-                _log.warning("MCP server %r: %s", self.name, warning)
+            self.events.warn(self.name, *self.warnings)
         if self.limits.strict and unknown:
             self.tools = ()
             self._enter(State.DEGRADED, f"its tools are not offered: {self.warnings[0]}")

@@ -22,9 +22,6 @@ from smcp_proto.tool_results import time_limit
 from smcp_proto.uris import host_of, parse_dpe_uri, parse_window_uri, scheme_of, without_query
 from smcp_proto.validation import refused
 
-MOST_NAMED: Final = 20
-"""Servers that an error names. An error of more than 16 KiB would not reach who asked."""
-
 
 def checked_uri(uri: str) -> str:
     """The URI to ask a server for, where none lists it just so. A `dpe://` URI has to be one (finder.txt, 校验规则).
@@ -100,11 +97,8 @@ class Directory:
         if server in self.hidden:
             raise not_allowed("serverId")
         if server not in self._supervisors:
-            known = sorted(self._supervisors.keys() - self.hidden)
-            names = ", ".join(known[:MOST_NAMED]) or "none"
-            more = ", …" if len(known) > MOST_NAMED else ""
-            there = f"{did_you_mean(server, known)}; there are: {names}{more}"
-            raise not_found(f"this Computer has no MCP server {server!r}{there}", field="serverId")
+            hint = did_you_mean(server, self._supervisors.keys() - self.hidden)
+            raise not_found(f"this Computer has no MCP server {server!r}{hint}", field="serverId")
 
     def checked(self, uri: str, server: str | None) -> str:
         """The URI to ask `server` (None: any) for. What a server is known to list counts whatever its form. Raises as
