@@ -28,7 +28,6 @@ from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import GatewayMembership, open_gateway_computer
 from smcp_computer.settings import ComputerSettings, token_of
-from smcp_service.lifecycle import Failure
 from smcp_testing import issuer
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import World, connected, gateway_world

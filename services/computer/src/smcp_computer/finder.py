@@ -116,7 +116,6 @@ class MetadataCache:
         self.kept_bytes -= sum(entries.pop(document).size for document in documents)
 
     def _expire(self, server: str, listing: Listing) -> None:
-        """Forget what is not listed any more, what failed, and what is too old without updates."""
         entries = self._entries.setdefault(server, {})
         subscribed, oldest = self._subscribed(server), self._loop.time() - UNSUBSCRIBED_S
         over = [
@@ -189,13 +188,9 @@ def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Doc
         raise Unreadable(f"its metadata have {size} bytes, more than {MAX_BYTES}")
     try:
         summary = _parsed(text)
-    except ValueError:
-        raise Unreadable("its metadata are not JSON") from None
-    if isinstance(summary, dict):
-        try:
-            exact_json.check_depth(summary)
-        except Malformed:
-            raise Unreadable("its metadata are nested too deep") from None
+        exact_json.check_depth({"metadata": summary})
+    except (ValueError, Malformed):
+        raise Unreadable("its metadata are not JSON, or nested too deep") from None
     document, warnings = Document.of(server, summary, listed=uri)
     if document is None:
         raise Unreadable("; ".join(warnings))

@@ -204,7 +204,6 @@ def marked(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mapped_value(result: Mapping[str, Any], mapper: Mapping[str, Any]) -> Any:
-    """None: the tool returned no object or list. Raises NotReshaped."""
     value = value_of(result)
     if value is None:
         return None
@@ -214,5 +213,4 @@ def _mapped_value(result: Mapping[str, Any], mapper: Mapping[str, Any]) -> Any:
 
 
 def _is_content(value: Any) -> bool:
-    """Whether it is the content of a result, as MCP writes it."""
     return isinstance(value, list) and all(isinstance(part, dict) and "type" in part for part in value)

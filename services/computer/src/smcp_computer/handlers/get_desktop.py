@@ -123,7 +123,6 @@ class Desktop:
     async def _fill(
         self, parts: Sequence[_Part], only: WindowUri | None, size: int | None, history: Sequence[str], within: float
     ) -> None:
-        """Return when all windows are read, the desktop is certain, or the time (s) is over."""
         came, loop = asyncio.Event(), asyncio.get_running_loop()
         tasks = [self.tasks.start(self._ask(part, only, within, came), name=f"desktop:{part.server}") for part in parts]
         is_enough = False
@@ -227,7 +226,6 @@ class Desktop:
         return read
 
     def _drop_oldest(self) -> None:
-        """Keep within the bound."""
         size = sum(read.memory for read in self._kept.values())
         while size > KEPT_BYTES:
             size -= self._kept.pop(next(iter(self._kept))).memory

@@ -138,7 +138,6 @@ class ResourceHandlers:
         return await self._reply(request, request.payload, ask(request, call))
 
     def _of(self, call: Call) -> Directory:
-        """The servers that this caller may use."""
         return self.directory.without(self.access.hidden(call.caller))
 
     async def _of_template(self, request: CompleteReq, call: Call) -> Answer:
@@ -314,7 +313,6 @@ class GetResources:
 
 
 def _published(item: object) -> dict[str, Any] | None:
-    """None: it is no valid resource."""
     try:
         resource = types.Resource.model_validate(item)
     except ValidationError:

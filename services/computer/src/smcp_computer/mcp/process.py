@@ -130,7 +130,6 @@ async def open_process(launch: Launch, stdout: asyncio.StreamReader) -> AsyncIte
 
 
 async def _feed(reader: asyncio.StreamReader, stack: AsyncExitStack) -> int:
-    """The server's end of a stream that it writes."""
     ours, theirs = os.pipe()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", 0)
@@ -140,7 +139,6 @@ async def _feed(reader: asyncio.StreamReader, stack: AsyncExitStack) -> int:
 
 
 async def _writer(stack: AsyncExitStack) -> tuple[asyncio.StreamWriter, int]:
-    """Our end and theirs of a stream that the server reads."""
     theirs, ours = os.pipe()
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(

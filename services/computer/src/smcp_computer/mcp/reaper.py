@@ -249,7 +249,6 @@ def _kill(number: signal.Signals, beside: Collection[int] = ()) -> None:
 
 
 def _children() -> dict[int, list[int]]:
-    """All processes of this machine, by parent."""
     found: dict[int, list[int]] = {}
     if not _LINUX:
         for line in os.popen("/bin/ps -axo ppid=,pid="):  # noqa: S605 -- nothing in it comes from anybody

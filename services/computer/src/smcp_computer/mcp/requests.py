@@ -132,7 +132,6 @@ class Requests:
         return result
 
     async def _exchange(self, method: str, params: dict[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
-        """Send it; its result. Raises MCPError."""
         id_ = next(self._ids)
         with self._span(method, id_) as span:
             meta = {**self._meta, **params.get("_meta", {})}

@@ -232,7 +232,6 @@ class ListenStream:
                 pass
 
     def _catch_up(self) -> None:
-        """Anything may have changed while there was no stream."""
         if self.tools:
             self._notify(ToolsChanged(self._server))
         if self.resources:

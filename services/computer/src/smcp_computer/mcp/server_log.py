@@ -137,7 +137,6 @@ class StderrLog:
     def __init__(
         self, server: str, directory: Path | None = None, clean: Callable[[str], str] = lambda line: line
     ) -> None:
-        """`directory`: of the file; None: there is none. `clean` takes secrets out of a line."""
         self.server = server
         self._file = None if directory is None else _File(log_file(directory, server))
         self._clean = clean

@@ -193,7 +193,6 @@ class Directory:
         return found
 
     def _ask(self, kind: Kind) -> Callable[[str, float], Awaitable[Sequence[Json]]]:
-        """What asks a server for all of that kind."""
         asks = {"resources": self._resources, "templates": self._index.templates, "prompts": self._prompts}
         return asks[kind]
 
@@ -207,5 +206,4 @@ class Directory:
 
 
 def _has(supervisor: Supervisor, kind: Kind) -> bool:
-    """Whether it is ready, and has prompts, or resources and templates."""
     return (supervisor.prompts if kind == "prompts" else supervisor.resources) is not None

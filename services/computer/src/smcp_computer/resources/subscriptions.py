@@ -115,7 +115,6 @@ class UpstreamSubscriptions:
     async def _change(
         self, upstream: _Upstream, connection: Resources, uri: str, *, subscribe: bool
     ) -> ServerError | None:
-        """Begin or end a subscription. Returns why it was not begun."""
         error: ServerError | None = None
         try:
             await (connection.subscribe(uri) if subscribe else connection.unsubscribe(uri))
