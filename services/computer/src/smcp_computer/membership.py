@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -30,6 +31,7 @@ RELEASE_S = 6.0
 itself."""
 
 
+@dataclass(eq=False)
 class Membership:
     """`run` and `lease.run` must be running while it lasts; what the registry answers is not raised.
 
@@ -37,27 +39,20 @@ class Membership:
     `computer.in_office` is called whenever the seat is held (again), before any request.
     """
 
-    def __init__(
-        self,
-        settings: ComputerSettings,
-        bus: Bus,
-        registry: RegistryClient,
-        ownership: Ownership,
-        computer: "Computer",
-    ) -> None:
-        self._restart = settings.restart
-        self._bus = bus
-        self._registry = registry
-        self._ownership = ownership
-        self._computer = computer
-        self._office = settings.office
-        self._name = settings.name
+    _settings: ComputerSettings
+    _bus: Bus
+    _registry: RegistryClient
+    _ownership: Ownership
+    _computer: "Computer"
+
+    def __post_init__(self) -> None:
+        self._office, self._name, self._restart = self._settings.office, self._settings.name, self._settings.restart
         identity = f"{encode_name(self._office)}.computer.{encode_name(self._name)}"  # hashed: it may be long
         # one session in one process: the same claim for its whole life, so that asking twice is asking once
         self._claim = Claim(
-            session=bus.process,
-            credential=registry.credential,
-            process=registry.process,
+            session=self._bus.process,
+            credential=self._registry.credential,
+            process=self._registry.process,
             incarnation=uuid4().hex,
             identity=blake2b(identity.encode(), digest_size=16).hexdigest(),
         )
@@ -73,10 +68,10 @@ class Membership:
         self.has_joined = asyncio.Event()
         """Set once the seat was held for the first time."""
         self.lease = LeaseKeeper(
-            registry,
-            lease_s=settings.lease_s,
+            self._registry,
+            lease_s=self._settings.lease_s,
             describe=LeaseRenewal,
-            on_lapsed=lambda: ownership.close("the lease had run out"),
+            on_lapsed=lambda: self._ownership.close("the lease had run out"),
         )
 
     @property

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from types import MappingProxyType
@@ -60,6 +61,7 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_SPAN: Final = nullcontext(INVALID_SPAN)
 
 
+@dataclass(eq=False)
 class Requests:
     """The requests of one connection; their answers have at most `max_message` bytes.
 
@@ -68,23 +70,24 @@ class Requests:
     stay with the session.
     """
 
-    def __init__(self, client: Client, watch: Watch, *, max_message: int, over_http: bool) -> None:
-        self.server = watch.server
-        self.redactor = watch.redactor
-        self._watch = watch
-        self._max_message = max_message
-        self._version = client.protocol_version
-        self._is_modern = self._version in MODERN_PROTOCOL_VERSIONS
-        self._meta = watch.stamp if self._is_modern else {}
+    client: Client
+    watch: Watch
+    max_message: int
+    over_http: bool
+
+    def __post_init__(self) -> None:
+        self.server = self.watch.server
+        self.version = self.client.protocol_version
+        self.is_modern = self.version in MODERN_PROTOCOL_VERSIONS
+        self._meta = self.watch.stamp if self.is_modern else {}
         self._ids = count(FIRST_ID)
         self._is_traced = configured()
-        self._over_http = over_http
         self._parameter_headers: dict[str, dict[tuple[str, ...], str]] = {}
         """By tool: the header that repeats a parameter, by the parameter's path. In MCP 2026 over HTTP alone."""
 
     def tools_listed(self, tools: Iterable[types.Tool]) -> None:
         """Learn the headers that calls of these tools need."""
-        if self._is_modern and self._over_http:
+        if self.is_modern and self.over_http:
             self._parameter_headers = {tool.name: x_mcp_header_map(tool.input_schema) for tool in tools}
 
     async def send(
@@ -116,13 +119,13 @@ class Requests:
             translated = self.translated(error)
             if isinstance(translated, RequestRefused) and translated.code not in SAID_ALOUD:
                 # the text does not reach Agents: it may be that of an exception
-                what = self._watch.refused or f"MCP error {error.code}: {error.message!r:.500}"
+                what = self.watch.refused or f"MCP error {error.code}: {error.message!r:.500}"
                 level = logging.DEBUG if method in PINGS else logging.INFO  # the supervisor tells what comes of it
                 _log.log(level, "MCP server %r failed at %s: %s", self.server, method, what)
             raise translated from None
         except TimeoutError:
             raise ServerTimedOut(self.server, f"did not answer within {timeout:.3g} s") from None
-        if strict and (shape := _shape(method, self._version)) is not None:
+        if strict and (shape := _shape(method, self.version)) is not None:
             try:
                 shape.validate_python(result, by_name=False)
             except ValidationError:
@@ -143,10 +146,10 @@ class Requests:
                 tool = str(params["name"])
                 span.update_name(f"tools/call {tool}")
                 span.set_attributes({**labels, "gen_ai.tool.name": tool, "gen_ai.operation.name": "execute_tool"})
-            with self._watch.answer(id_) as answered:
+            with self.watch.answer(id_) as answered:
                 try:
                     request = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
-                    await self._watch.write(request, self._headers(method, params))
+                    await self.watch.write(request, self._headers(method, params))
                     answer = await answered
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError):
                     _failed(span, "connection_closed")
@@ -166,10 +169,10 @@ class Requests:
 
     def _headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str] | None:
         """Those of HTTP that MCP wants beside the session's; None: it is not sent over HTTP."""
-        if not self._over_http:
+        if not self.over_http:
             return None
-        headers = {MCP_PROTOCOL_VERSION_HEADER: self._version}
-        if self._is_modern:
+        headers = {MCP_PROTOCOL_VERSION_HEADER: self.version}
+        if self.is_modern:
             headers[MCP_METHOD_HEADER] = method
             if (key := NAME_BEARING_METHODS.get(method)) is not None:
                 headers[MCP_NAME_HEADER] = encode_header_value(params[key])
@@ -187,17 +190,17 @@ class Requests:
         method, params = "notifications/cancelled", {"requestId": id_, "reason": "the caller gave it up"}
         cancelled = {"jsonrpc": "2.0", "method": method, "params": params}
         with anyio.move_on_after(CANCEL_S, shield=True), suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await self._watch.write(cancelled, self._headers(method, params))
+            await self.watch.write(cancelled, self._headers(method, params))
 
     def translated(self, error: MCPError) -> ServerError:
         """The SDK's error as one of ours; what says that the connection is gone ends it."""
-        not_read = unread_error(self.server, error, limit=self._max_message, max_values=self._watch.max_values)
+        not_read = unread_error(self.server, error, limit=self.max_message, max_values=self.watch.max_values)
         if not_read is not None:
             return not_read
         match error.code:
             case types.CONNECTION_CLOSED:
-                self._watch.ended.set()
-                return ServerDied(self.server, self._watch.why or "went away before it answered")
+                self.watch.ended.set()
+                return ServerDied(self.server, self.watch.why or "went away before it answered")
             case types.REQUEST_TIMEOUT:
                 return ServerTimedOut(self.server, "did not answer in time")
             case _:

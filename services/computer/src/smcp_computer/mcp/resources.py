@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import anyio
 import anyio.abc
 import mcp_types as types
-from mcp.client import Client
 from mcp.client.subscriptions import ResourcesListChanged, SubscriptionLost, ToolsListChanged
 from mcp.client.subscriptions import ResourceUpdated as Updated
 from mcp.client.subscriptions import ServerEvent as Change
@@ -64,7 +63,6 @@ class ListenStream:
     """
 
     _requests: Requests
-    _client: Client
     _notify: Callable[[ServerEvent], None]
     _: KW_ONLY
     tools: bool
@@ -175,7 +173,7 @@ class ListenStream:
         began = loop.time()
         with anyio.CancelScope() as scope:
             try:
-                async with self._client.listen(
+                async with self._requests.client.listen(
                     tools_list_changed=self.tools,
                     resources_list_changed=self.resources,
                     resource_subscriptions=uris,
@@ -283,7 +281,7 @@ class _Lists:
                 if not isinstance(identity, str):
                     problems.append(f"an item of its {key} has no {name}; it is left out")
                 elif identity in found:
-                    problems.append(f"lists {self._requests.redactor.shown(identity)} twice; the first counts")
+                    problems.append(f"lists {self._requests.watch.redactor.shown(identity)} twice; the first counts")
                 else:
                     found[identity] = item
             size += len(exact_json.written(page))

@@ -80,23 +80,21 @@ class Connection:
     """What `connect` gives. `resources`, `prompts`: None without any."""
 
     _requests: Requests
-    _client: Client
-    watch: Watch
     _: KW_ONLY
     resources: Resources | None
     prompts: Prompts | None
-    transport: str
     list_s: float
 
     def __post_init__(self) -> None:
+        requests = self._requests
+        self.watch, self._client = requests.watch, requests.client
         self._tokens = count(1)
         # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
-        self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        self._ping = PINGS[self._is_modern]
+        self._ping = PINGS[requests.is_modern]
         self._described = {
-            "smcp.mcp_server": self._requests.server,
-            "mcp.protocol.version": self._client.protocol_version,
-            "network.transport": self.transport,
+            "smcp.mcp_server": requests.server,
+            "mcp.protocol.version": requests.version,
+            "network.transport": "tcp" if requests.over_http else "pipe",
         }
 
     async def ping(self, *, timeout: float) -> None:
@@ -166,7 +164,7 @@ class Connection:
             TimeoutError: no answer within `timeout` seconds.
         """
         params: dict[str, Any] = {"name": tool, "arguments": dict(arguments)}
-        if self._is_modern:
+        if self._requests.is_modern:
             params |= answers
         elif any(each["action"] != "accept" for each in answers.get("inputResponses", {}).values()):
             return tool_results.failed(f"the tool {tool!r} was not run: its user did not agree to open a page for it")
@@ -174,7 +172,7 @@ class Connection:
         if progress is not None:
             self.watch.followed[token] = progress
             params["_meta"] = {"progressToken": token}
-        if elicitor is not None and not self._is_modern:
+        if elicitor is not None and not self._requests.is_modern:
             timeout = MAX_TIMEOUT_S
             self.watch.elicitors[token] = elicitor
         try:
@@ -247,15 +245,13 @@ async def connect(
         ) as client,
     ):
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        over_pipe = isinstance(server, MCPServerStdioConfig)
-        requests = Requests(client, watch, max_message=limits.max_message, over_http=not over_pipe)
+        requests = Requests(client, watch, limits.max_message, not isinstance(server, MCPServerStdioConfig))
         tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
         stream: ListenStream | None = None
         async with anyio.create_task_group() as tasks:
             if modern:
                 stream = ListenStream(
                     requests,
-                    client,
                     notify,
                     tools=tools is not None and tools.list_changed is True,
                     resources=resources is not None and resources.list_changed is True,
@@ -263,11 +259,8 @@ async def connect(
                 tasks.start_soon(stream.run)
             yield Connection(
                 requests,
-                client,
-                watch,
                 resources=None if resources is None else Resources(requests, resources, stream),
                 prompts=None if client.server_capabilities.prompts is None else Prompts(requests),
-                transport="pipe" if over_pipe else "tcp",
                 list_s=max(answer_s, REQUEST_S),
             )
             tasks.cancel_scope.cancel()

@@ -123,18 +123,21 @@ class _Server:
     """A task takes its list anew."""
 
 
+@dataclass(eq=False)
 class ResourceIndex:
     """The lists are kept until their server announces a change, and taken anew then. A server that announces none is
     listed at each use."""
 
-    def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents, tasks: Background) -> None:
-        self._supervisors = supervisors
+    _supervisors: Mapping[str, Supervisor]
+    _events: ServerEvents
+    _tasks: Background
+
+    def __post_init__(self) -> None:
         self._servers: dict[str, _Server] = {}
         """Those that were ready at least once."""
-        self._events, self._tasks = events, tasks
         self.skipped = dict.fromkeys(OPERATIONS, 0)
         """By operation: how often a server was skipped that has no resources."""
-        events.listen(self._on_event)
+        self._events.listen(self._on_event)
 
     def servers(self, *, subscribable: bool = False) -> list[str]:
         """The names of those that are ready and have resources; `subscribable`: and take part in desktop and finder."""

@@ -37,15 +37,17 @@ class _Upstream:
     """The server is being asked to tell of these, or to tell no more."""
 
 
+@dataclass(eq=False)
 class UpstreamSubscriptions:
     """The subscriptions at the MCP servers. They are asked in `tasks`: no caller's time-out breaks that off."""
 
-    def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents, tasks: Background) -> None:
-        self._supervisors = supervisors
+    _supervisors: Mapping[str, Supervisor]
+    _events: ServerEvents
+    _tasks: Background
+
+    def __post_init__(self) -> None:
         self._servers: dict[str, _Upstream] = {}
-        self._tasks = tasks
-        self._events = events
-        events.listen(self._on_event)
+        self._events.listen(self._on_event)
 
     def holders(self, server: str, uri: str) -> frozenset[Hashable]:
         return frozenset(self._servers[server].holders.get(uri, ())) if server in self._servers else frozenset()
