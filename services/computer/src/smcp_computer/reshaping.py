@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -121,6 +122,7 @@ def value_of(result: Mapping[str, Any]) -> Any:
     return None
 
 
+@dataclass(eq=False)
 class Results:
     """Applies a server's settings to the results of its tools, in up to `PROCESSES` processes that run scripts, started
     when they are needed.
@@ -128,10 +130,12 @@ class Results:
     `run_s`: how long a script may take; the start of its process comes on top.
     """
 
-    def __init__(self, *, run_s: float, max_bytes: int = MAX_BYTES, memory: int = MEMORY) -> None:
-        self._run_s = run_s
-        self._max_bytes = max_bytes
-        self._memory = memory
+    _: KW_ONLY
+    run_s: float
+    max_bytes: int = MAX_BYTES
+    memory: int = MEMORY
+
+    def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(PROCESSES)
         self._processes = anyio.CapacityLimiter(PROCESSES)
 
@@ -174,23 +178,23 @@ class Results:
     async def run(self, script: str, event: Mapping[str, Any]) -> Any:
         """What the script makes of the event. Raises NotReshaped."""
         request = exact_json.written(event)
-        if len(request) > self._max_bytes:
-            raise NotReshaped(f"the result has more than {self._max_bytes} bytes")
+        if len(request) > self.max_bytes:
+            raise NotReshaped(f"the result has more than {self.max_bytes} bytes")
         async with self._slots:
             try:
-                await to_process.run_sync(vrl_worker.prepare, self._memory, limiter=self._processes)
-                async with asyncio.timeout(self._run_s):
+                await to_process.run_sync(vrl_worker.prepare, self.memory, limiter=self._processes)
+                async with asyncio.timeout(self.run_s):
                     made, why = await to_process.run_sync(
                         vrl_worker.run,
                         script,
                         request,
-                        self._max_bytes,
-                        self._memory,
+                        self.max_bytes,
+                        self.memory,
                         cancellable=True,
                         limiter=self._processes,
                     )
             except TimeoutError:
-                raise NotReshaped(f"the script did not end within {self._run_s:g} s") from None
+                raise NotReshaped(f"the script did not end within {self.run_s:g} s") from None
             except (anyio.BrokenWorkerProcess, MemoryError):
                 raise NotReshaped("the script took too much memory, or its process was ended") from None
         if why:

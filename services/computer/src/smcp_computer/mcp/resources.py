@@ -24,6 +24,7 @@ from smcp_computer.mcp.errors import BadAnswer, NotSubscribable, ServerDied, Ser
 from smcp_computer.mcp.events import ResourcesChanged, ResourcesUnsubscribed, ResourceUpdated, ServerEvent, ToolsChanged
 from smcp_computer.mcp.requests import REQUEST_S, Requests
 from smcp_proto.backoff import Backoff
+from smcp_service.lifecycle import set_within
 
 _log = logging.getLogger("smcp_computer.mcp.listen")
 
@@ -78,12 +79,11 @@ class ListenStream:
         self._open: anyio.CancelScope | None = None
         self._drained: anyio.CancelScope | None = None
         """The scope of the replaced stream, read until it is drained."""
-        self._retry: asyncio.TimerHandle | None = None
-        """Opens a stream again, where there is none."""
+        self._is_broken = False
+        """A stream broke, or could not be opened: it is opened again after a pause, or with the next request."""
         self._backoff = Backoff()
-        """Pauses before a stream that broke, or could not be opened, is opened again, until one lives."""
-        self._lost = False
-        """A stream broke: changes since then were not received."""
+        self._lost = True
+        """Changes were not received, since no stream was open."""
         self._was_open = False
         self._closed: ServerError | None = None
         """Why there never will be a stream again."""
@@ -114,11 +114,13 @@ class ListenStream:
                 while self._closed is None:
                     await self._needed.wait()
                     self._needed.clear()
-                    self._cancel_retry()
+                    if self._is_broken and not self._asked:
+                        await set_within(self._backoff.next(), self._needed)
+                        self._needed.clear()
+                    self._is_broken = False
                     await self._reopen(tasks)
             self._unsubscribed(self._wanted - self._asked.keys())
         finally:
-            self._cancel_retry()
             self._closed = self._closed or ServerDied(self._server, "went away before it answered")
             self._answer(self._asked.copy(), frozenset(), self._closed)
 
@@ -132,10 +134,10 @@ class ListenStream:
                 honored = await tasks.start(self._stream, uris)
             except MCPError as error:
                 why = self._refused(error)
-                self._retry_later()
+                self._retry()
             except (SubscriptionLost, TimeoutError):
                 why = ServerTimedOut(self._server, "did not open a stream of changes")
-                self._retry_later()
+                self._retry()
             else:
                 agreed = self._open is not None or bool(honored)
                 if not agreed:  # it ended without a word: that says nothing of the resources
@@ -144,11 +146,7 @@ class ListenStream:
             self._replace(None)
         self._answer(asked, honored, why)
         if self._open is not None and self._lost:
-            self._lost = False
             self._catch_up()
-        elif self._open is not None and not self._was_open and self.tools:
-            self._notify(ToolsChanged(self._server))  # they were listed before this stream told of changes
-        self._was_open = self._was_open or self._open is not None
         if agreed:
             self._unsubscribed(self._wanted.intersection(uris) - self._asked.keys() - honored)
 
@@ -188,10 +186,10 @@ class ListenStream:
                     raise
         if scope is self._open and not scope.cancel_called:
             self._open = None
-            self._lost = True
+            self._lost = self._was_open = True
             if loop.time() - began >= STEADY_S:
                 self._backoff.reset()
-            self._retry_later()
+            self._retry()
 
     def _refused(self, error: MCPError) -> ServerError:
         why = self._requests.translated(error)
@@ -209,14 +207,10 @@ class ListenStream:
         if self._drained is not None:
             self._drained.deadline = anyio.current_time() + DRAIN_S
 
-    def _retry_later(self) -> None:
-        if self._open is None and self._retry is None:
-            self._retry = asyncio.get_running_loop().call_later(self._backoff.next(), self._needed.set)
-
-    def _cancel_retry(self) -> None:
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+    def _retry(self) -> None:
+        if self._open is None:
+            self._is_broken = True
+            self._needed.set()
 
     def _tell(self, change: Change) -> None:
         match change:
@@ -230,8 +224,11 @@ class ListenStream:
                 pass
 
     def _catch_up(self) -> None:
+        was_open, self._lost, self._was_open = self._was_open, False, True
         if self.tools:
             self._notify(ToolsChanged(self._server))
+        if not was_open:
+            return  # only the tools were listed before the first stream
         if self.resources:
             self._notify(ResourcesChanged(self._server))
         for uri in sorted(self._wanted):

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 from http import HTTPStatus
 from logging.handlers import RotatingFileHandler
@@ -126,6 +127,7 @@ class _File(RotatingFileHandler):
             _log.warning("%s cannot be written: %s", self.baseFilename, sys.exc_info()[1])
 
 
+@dataclass(eq=False)
 class StderrLog:
     """What one server writes to its standard error, over all its lives: to the log, and to a file of its own.
 
@@ -134,12 +136,14 @@ class StderrLog:
         status: the exit status of a process that ended by itself.
     """
 
-    def __init__(
-        self, server: str, directory: Path | None = None, clean: Callable[[str], str] = lambda line: line
-    ) -> None:
-        self.server = server
-        self._file = None if directory is None else _File(log_file(directory, server))
-        self._clean = clean
+    server: str
+    directory: Path | None = None
+    """Of the file; None: there is none."""
+    clean: Callable[[str], str] = lambda line: line
+    """Takes secrets out of a line."""
+
+    def __post_init__(self) -> None:
+        self._file = None if self.directory is None else _File(log_file(self.directory, self.server))
         self._minute_began = 0.0
         self._lines = 0
         """In this minute."""
@@ -159,7 +163,7 @@ class StderrLog:
         self._quiet_until = time.monotonic() + quiet_s
 
     def wrote(self, line: str) -> None:
-        line = printable(self._clean(line)[:MAX_LINE]).rstrip()
+        line = printable(self.clean(line)[:MAX_LINE]).rstrip()
         level = self._level(logging.INFO)
         if words := _NO_TEXT.sub(" ", line).strip():
             self._last.append(words[:LONGEST_LINE])
@@ -170,12 +174,12 @@ class StderrLog:
     def note(self, text: str) -> None:
         """Write a line to the file alone."""
         if self._file is not None:
-            self._file.handle(logging.LogRecord(self.server, logging.INFO, "", 0, self._clean(text), None, None))
+            self._file.handle(logging.LogRecord(self.server, logging.INFO, "", 0, self.clean(text), None, None))
 
     def warning(self, text: str, *values: object) -> None:
         """Something is odd about what the server sends; `text` continues "MCP server 'x'". The file gets it, too."""
         # cleaned before `text` cuts a value: a part of a secret would not be found any more
-        cleaned = [self._clean(value[:SEARCHED]) if isinstance(value, str) else value for value in values]
+        cleaned = [self.clean(value[:SEARCHED]) if isinstance(value, str) else value for value in values]
         level = self._level(logging.WARNING)
         _stderr.log(level, f"MCP server %r {text}", self.server, *cleaned)
         if level == logging.WARNING:
@@ -191,7 +195,7 @@ class StderrLog:
         next."""
         reason = describe(error)
         if self.status is None:
-            notes = detail_of(error, self._clean)
+            notes = detail_of(error, self.clean)
         else:
             notes = f"its process ended with status {self.status}"
             if reason == WENT_AWAY and not was_ready:
@@ -201,7 +205,7 @@ class StderrLog:
         message = f"{reason} ({notes}); {outlook}" if notes else f"{reason}; {outlook}"
         told, self._told = self._told, (reason, self.status)
         _log.log(logging.DEBUG if told == self._told else logging.WARNING, "MCP server %r: %s", self.server, message)
-        self.note(self._clean(message))
+        self.note(self.clean(message))
         return reason
 
     def close(self) -> None:
