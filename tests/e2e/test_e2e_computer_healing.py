@@ -12,7 +12,7 @@ import pytest
 
 from smcp_computer.mcp.errors import ServerDied, ServerNotRunning
 from smcp_computer.mcp.events import State
-from smcp_computer.mcp.session import Limits
+from smcp_computer.mcp.transports import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, running, text
 from smcp_testing.waiting import eventually

@@ -33,8 +33,8 @@ from smcp_computer.confirmation import (
     refused_by,
     wanted,
 )
-from smcp_computer.mcp.session import Limits
 from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.mcp.transports import Limits
 from smcp_computer.settings import Confirm, ConfirmPolicy
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Target, ToolRef, tool_meta_of

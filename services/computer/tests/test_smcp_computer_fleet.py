@@ -16,7 +16,7 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import CallBrokenOff
 from smcp_computer.mcp.events import ServerEvent, ServerGone, ServerReady, ServerRemoved, State
 from smcp_computer.mcp.fleet import Changes, Fleet, StartPlaces, changed
-from smcp_computer.mcp.session import Limits
+from smcp_computer.mcp.transports import Limits
 from smcp_computer.tools import Catalogue
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs

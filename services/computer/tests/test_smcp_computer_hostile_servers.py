@@ -9,8 +9,8 @@ import pytest
 from smcp_computer.mcp.errors import AnswerTooLarge
 from smcp_computer.mcp.events import State
 from smcp_computer.mcp.sdk_adapter import MAX_REQUESTS
-from smcp_computer.mcp.session import Limits
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
+from smcp_computer.mcp.transports import Limits
 from smcp_computer.tools import Catalogue
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
@@ -80,7 +80,7 @@ async def test_a_server_that_goes_on_with_a_cancelled_call_answers_the_next_one(
     busy = configs.hostile("--hangs", "tools/call", "--for", "8")
     async with running(limits=Limits(silence_s=6.0), busy=busy) as servers:
         first = asyncio.create_task(call(servers["busy"], "pid"))
-        await eventually(lambda: servers["busy"].running == 1)
+        await eventually(lambda: servers["busy"].running_calls == 1)
         first.cancel("cancelled")
         await asyncio.wait([first])
         await answers(servers["busy"])

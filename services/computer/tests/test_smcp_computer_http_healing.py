@@ -11,7 +11,7 @@ from aiohttp import web
 
 from smcp_computer.mcp.errors import RequestRefused, ServerNotRunning
 from smcp_computer.mcp.events import State
-from smcp_computer.mcp.session import Limits
+from smcp_computer.mcp.transports import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.ports import Ports
 from smcp_testing.supervised import call, running, text

@@ -15,8 +15,8 @@ from aiohttp import web
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerDied
 from smcp_computer.mcp.events import State
-from smcp_computer.mcp.session import Limits, connect
 from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.mcp.transports import Limits, connect
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import running
@@ -72,7 +72,7 @@ async def test_closing_ends_the_servers_session_only_with_terminate_on_close(tmp
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_an_unanswered_http_operation_ends_after_timeout(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_computer.mcp.session.REQUEST_S", 600.0)  # what would end it without the setting
+    monkeypatch.setattr("smcp_computer.mcp.transports.REQUEST_S", 600.0)  # what would end it without the setting
     async with configs.http_toolbox(kind, hold=["tools/list"]) as toolbox:
         parameters = {"timeout": SHORT[kind], "sse_read_timeout": LONG[kind]}
         async with supervised(kind, toolbox.url, ready=False, **parameters) as box:

@@ -11,7 +11,8 @@ import pytest
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp import resources
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent
-from smcp_computer.mcp.session import Connection, Limits, connect
+from smcp_computer.mcp.session import Connection
+from smcp_computer.mcp.transports import Limits, connect
 from smcp_computer.outbox import DESKTOP
 from smcp_proto.backoff import Backoff
 from smcp_testing.computer_office import NAME, World, world

@@ -14,7 +14,7 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.gateway import open_gateway_computer
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.session import Limits
+from smcp_computer.mcp.transports import Limits
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools import Catalogue
 from smcp_service.lifecycle import background

@@ -33,7 +33,7 @@ async def test_read_errors_quote_the_server_only_about_the_request(era: Any, cap
             await servers.resources().read(WINDOW)
         assert "secret" not in str(failed.value) + failed.value.said
         assert failed.value.data is None
-        (logged,) = [each.getMessage() for each in caplog.records if each.name == "smcp_computer.mcp.requests"]
+        (logged,) = [each.getMessage() for each in caplog.records if each.name == "smcp_computer.mcp.session"]
         what = {"2025": "secret of the server", "2026": "Internal server error"}[era]
         assert logged == f"MCP server 'desk' failed at resources/read: MCP error {failed.value.code}: {what!r}"
         with pytest.raises(RequestRefused) as missing:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from smcp_computer.mcp import supervisor
-from smcp_computer.mcp.session import connect
+from smcp_computer.mcp.transports import connect
 from smcp_computer.resources import routing
 from smcp_service.health import Readiness, serve_health
 from smcp_service.metrics import Metrics

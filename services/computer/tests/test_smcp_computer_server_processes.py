@@ -15,7 +15,7 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.events import State
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.session import Limits
+from smcp_computer.mcp.transports import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, pid_of, running, text
 from smcp_testing.waiting import Stopwatch, eventually, within

@@ -20,9 +20,9 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerFailed
 from smcp_computer.mcp.server_log import FILE_BYTES, LINES_A_MINUTE, MAX_LINE, StderrLog, log_file
-from smcp_computer.mcp.session import Limits
 from smcp_computer.mcp.stdio import parsed
 from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.mcp.transports import Limits
 from smcp_proto.backoff import Backoff
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs

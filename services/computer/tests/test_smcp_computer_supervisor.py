@@ -13,7 +13,7 @@ from mcp.client import Client
 
 from smcp_computer.mcp.errors import BadAnswer, CallBrokenOff, RequestRefused, ServerDied, ServerNotRunning
 from smcp_computer.mcp.events import State
-from smcp_computer.mcp.session import Limits
+from smcp_computer.mcp.transports import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, running, text
 from smcp_testing.waiting import BOUND_S, eventually
@@ -125,7 +125,7 @@ async def test_a_server_that_ends_at_discovery_gets_the_legacy_handshake(tmp_pat
 async def test_calls_that_begin_while_others_are_broken_off_do_not_delay_the_end() -> None:
     async with running(box=configs.stdio(fresh=True)) as servers:
         calls = [asyncio.create_task(call(servers["box"], "sleep", timeout=3600, seconds=3600))]
-        await eventually(lambda: servers["box"].running == 1)
+        await eventually(lambda: servers["box"].running_calls == 1)
         ending = asyncio.create_task(servers["box"].end(0.0))
         async with asyncio.timeout(BOUND_S):
             while not all(each.done() for each in (ending, *calls)):

@@ -15,7 +15,7 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.json_schema import LONGEST_REASON, Schema
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.session import Limits
+from smcp_computer.mcp.transports import Limits
 from smcp_computer.tools import Catalogue, attributes
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_service.lifecycle import background

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
-from smcp_computer.mcp.session import Limits, connect
+from smcp_computer.mcp.transports import Limits, connect
 from smcp_testing.mcp_servers import configs
 from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.waiting import eventually
@@ -27,8 +27,8 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     # a process has one tracer provider for good; the tracer of these calls alone is replaced here
-    monkeypatch.setattr("smcp_computer.mcp.requests.tracer", provider.get_tracer("smcp_computer.mcp"))
-    monkeypatch.setattr("smcp_computer.mcp.requests.configured", lambda: True)
+    monkeypatch.setattr("smcp_computer.mcp.session.tracer", provider.get_tracer("smcp_computer.mcp"))
+    monkeypatch.setattr("smcp_computer.mcp.session.configured", lambda: True)
     return exporter
 
 

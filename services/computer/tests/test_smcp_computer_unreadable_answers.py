@@ -15,9 +15,9 @@ from smcp_bus.exact_json import MAX_VALUES
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import KEPT, AnswerTooLarge, BadAnswer, ServerDied, error_for_cut_answer
-from smcp_computer.mcp.session import Limits
 from smcp_computer.mcp.stdio import Cut, Lines
 from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.mcp.transports import Limits
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually

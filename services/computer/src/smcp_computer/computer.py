@@ -29,7 +29,7 @@ from smcp_computer.elicitation_terminal import InputTerminal
 from smcp_computer.handlers.resources import resource_handlers
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
-from smcp_computer.mcp.session import Limits
+from smcp_computer.mcp.transports import Limits
 from smcp_computer.metrics import calls_timed, measure
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfferedResources, TellOffice
 from smcp_computer.pins import Pins

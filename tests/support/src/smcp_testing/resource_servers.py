@@ -16,7 +16,7 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.resources import Resources
-from smcp_computer.mcp.session import Limits
+from smcp_computer.mcp.transports import Limits
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.subscriptions import UpstreamSubscriptions
 from smcp_service.lifecycle import background

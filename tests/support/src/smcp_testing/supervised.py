@@ -9,8 +9,8 @@ from typing import Any
 from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.session import Limits
 from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.mcp.transports import Limits
 from smcp_service.lifecycle import background
 from smcp_testing.waiting import eventually
 

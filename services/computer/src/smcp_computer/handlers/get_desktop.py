@@ -15,8 +15,7 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.access import Access
 from smcp_computer.mcp.errors import ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents, ServerGone
-from smcp_computer.mcp.requests import REQUEST_S
-from smcp_computer.mcp.resources import AT_ONCE, Json, Resources
+from smcp_computer.mcp.resources import AT_ONCE, REQUEST_S, Json, Resources
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import Budget
 from smcp_computer.tools import History

@@ -104,10 +104,19 @@ class RequestRefused(ServerError):
         self.code = code
         self.said = message[:LONGEST_TEXT] if aloud else f"the MCP server {server!r} failed"
         self.data = data if aloud else None
-        self.pages = data if code == types.URL_ELICITATION_REQUIRED else None
-        """MCP's data of the error by which a server of MCP 2025 wants pages to be opened before it runs a tool."""
+        self.pages = required_pages(data) if code == types.URL_ELICITATION_REQUIRED else {}
+        """The elicitations by which a server of MCP 2025 wants pages to be opened before it runs a tool, by key."""
         what = f"refused the request (MCP error {code})" + (f": {self.said}" if aloud else "")
         super().__init__(server, OUTDATED if code == types.HEADER_MISMATCH else what)
+
+
+def required_pages(data: object) -> dict[str, dict[str, Any]]:
+    try:
+        asked = types.ElicitationRequiredErrorData.model_validate(data).elicitations
+    except ValidationError:
+        return {}
+    params = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in asked]
+    return {f"page{number}": {"method": "elicitation/create", "params": each} for number, each in enumerate(params, 1)}
 
 
 class NotSubscribable(ServerError):

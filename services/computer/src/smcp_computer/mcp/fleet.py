@@ -18,8 +18,8 @@ from smcp_computer.config.file import ComputerConfig
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import PARAMETERS, placed
 from smcp_computer.mcp.events import ServerEvents, ServerGone, ServerRemoved, ServerStatus, State
-from smcp_computer.mcp.session import Limits
 from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.mcp.transports import Limits
 from smcp_computer.settings import HostSettings
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_service.lifecycle import counted
@@ -233,8 +233,10 @@ class Fleet:
             self._group.create_task(self._end(old), name=f"mcp:{name}:end")
 
     async def _end(self, old: Supervisor) -> None:
-        if old.running:
-            _log.info("MCP server %r: %s may end within %g s", old.name, counted(old.running, "call"), self.drain_s)
+        if old.running_calls:
+            _log.info(
+                "MCP server %r: %s may end within %g s", old.name, counted(old.running_calls, "call"), self.drain_s
+            )
         await old.end(self.drain_s)
         self._retired.discard(old)
 

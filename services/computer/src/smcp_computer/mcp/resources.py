@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -22,15 +22,19 @@ from mcp.shared.exceptions import MCPError
 from smcp_bus import exact_json
 from smcp_computer.mcp.errors import BadAnswer, NotSubscribable, ServerDied, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ResourcesUnsubscribed, ResourceUpdated, ServerEvent, ToolsChanged
-from smcp_computer.mcp.requests import REQUEST_S, Requests
 from smcp_proto.backoff import Backoff
 from smcp_service.lifecycle import set_within
+
+if TYPE_CHECKING:
+    from smcp_computer.mcp.session import Connection
 
 _log = logging.getLogger("smcp_computer.mcp.listen")
 
 Json = Mapping[str, Any]
 """An object as MCP gives it: camelCase keys, nothing added or dropped."""
 
+REQUEST_S: Final = 30.0
+"""How long a server may take over one request, or one list with all its pages."""
 ONE_OF_MANY_S: Final = 10.0
 """For a subscription, or the metadata of one document. Shorter than for other requests: a silent server must not hold
 the few places for them."""
@@ -63,14 +67,14 @@ class ListenStream:
     `tools`, `resources`: whether the server tells when these lists change.
     """
 
-    _requests: Requests
+    _connection: "Connection"
     _notify: Callable[[ServerEvent], None]
     _: KW_ONLY
     tools: bool
     resources: bool
 
     def __post_init__(self) -> None:
-        self._server = self._requests.server
+        self._server = self._connection.server
         self._wanted: set[str] = set()
         self._asked: dict[str, asyncio.Future[None]] = {}
         """Those of them that the server has not agreed to tell of yet."""
@@ -171,7 +175,7 @@ class ListenStream:
         began = loop.time()
         with anyio.CancelScope() as scope:
             try:
-                async with self._requests.client.listen(
+                async with self._connection.client.listen(
                     tools_list_changed=self.tools,
                     resources_list_changed=self.resources,
                     resource_subscriptions=uris,
@@ -192,7 +196,7 @@ class ListenStream:
             self._retry()
 
     def _refused(self, error: MCPError) -> ServerError:
-        why = self._requests.translated(error)
+        why = self._connection.translated(error)
         if error.code == types.METHOD_NOT_FOUND:
             _log.info("MCP server %r does not announce changes of its lists", self._server)
             why = self._closed = NotSubscribable(self._server, "does not tell when its resources change")
@@ -240,20 +244,20 @@ class _Lists:
     seconds.
     """
 
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
 
     @property
     def server(self) -> str:
-        return self._requests.server
+        return self._connection.server
 
     async def complete(self, params: Json, *, timeout: float = REQUEST_S) -> dict[str, Any]:
         """The result of `completion/complete`; `params` are MCP's (`ref`, `argument`, `context`)."""
-        return await self._requests.send("completion/complete", params, timeout=timeout)
+        return await self._connection.send("completion/complete", params, timeout=timeout)
 
     async def _page(self, method: str, key: str, cursor: str | None, timeout: float) -> tuple[list[Any], str | None]:
         params = {} if cursor is None else {"cursor": cursor}
-        result = await self._requests.send(method, params, timeout=timeout)
+        result = await self._connection.send(method, params, timeout=timeout)
         items, following = result.get(key), result.get("nextCursor")
         if not isinstance(items, list):
             raise BadAnswer(self.server, f"sent no list of {key}")
@@ -278,7 +282,7 @@ class _Lists:
                 if not isinstance(identity, str):
                     problems.append(f"an item of its {key} has no {name}; it is left out")
                 elif identity in found:
-                    problems.append(f"lists {self._requests.watch.redactor.shown(identity)} twice; the first counts")
+                    problems.append(f"lists {self._connection.watch.redactor.shown(identity)} twice; the first counts")
                 else:
                     found[identity] = item
             size += len(exact_json.written(page))
@@ -296,7 +300,7 @@ class Prompts(_Lists):
 
     async def get(self, params: Json, *, timeout: float = REQUEST_S) -> dict[str, Any]:
         """The result of `prompts/get`; `params` are MCP's (`name`, `arguments`). Its `messages` are a list."""
-        result = await self._requests.send("prompts/get", params, timeout=timeout)
+        result = await self._connection.send("prompts/get", params, timeout=timeout)
         if not isinstance(result.get("messages"), list):
             raise BadAnswer(self.server, "sent messages that are no list")
         return result
@@ -305,8 +309,10 @@ class Prompts(_Lists):
 class Resources(_Lists):
     """`stream`: of a server of MCP 2026."""
 
-    def __init__(self, requests: Requests, capability: types.ResourcesCapability, stream: ListenStream | None) -> None:
-        super().__init__(requests)
+    def __init__(
+        self, connection: "Connection", capability: types.ResourcesCapability, stream: ListenStream | None
+    ) -> None:
+        super().__init__(connection)
         self.capability = capability
         self._stream = stream
         self._at_once = asyncio.Semaphore(AT_ONCE)
@@ -323,7 +329,7 @@ class Resources(_Lists):
 
     async def read(self, uri: str, *, timeout: float = REQUEST_S) -> dict[str, Any]:
         """The result of `resources/read`. Its `contents` are a list; what is in it is not checked."""
-        result = await self._requests.send("resources/read", {"uri": uri}, timeout=timeout)
+        result = await self._connection.send("resources/read", {"uri": uri}, timeout=timeout)
         if not isinstance(result.get("contents"), list):
             raise BadAnswer(self.server, "sent contents that are no list")
         return result
@@ -341,7 +347,7 @@ class Resources(_Lists):
 
     async def _sent(self, method: str, uri: str) -> None:
         async with self._at_once:
-            await self._requests.send(method, {"uri": uri}, timeout=REQUEST_S)
+            await self._connection.send(method, {"uri": uri}, timeout=REQUEST_S)
 
     async def _in_time(self, asking: Awaitable[None]) -> None:
         try:

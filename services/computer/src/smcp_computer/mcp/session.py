@@ -1,49 +1,54 @@
-"""One connection to one MCP server, over the SDK's client.
+"""One connection to one MCP server: requests past the SDK's session, and their errors as ours.
 
-It must be opened and closed in the same task (the server's owner, see `supervisor`); `call`, `list_tools` and
-`resources` may be used from any task. Every request has a time-out.
+It must be opened and closed in the same task (the server's owner, see `supervisor`); it may be used from any task.
+Every request has a time-out. Below is `sdk_adapter`, which has the results as the server sent them.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import KW_ONLY, dataclass
-from importlib.metadata import version
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import cache
 from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import mcp_types as types
 from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    encode_header_value,
+    mcp_param_headers,
+    x_mcp_header_map,
+)
+from mcp_types.methods import SERVER_RESULTS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
+from opentelemetry.propagate import inject
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, get_tracer
+from pydantic import TypeAdapter, ValidationError
 
-from smcp_bus import exact_json
+from smcp_bus.request_spans import child_span
 from smcp_bus.tool_progress import ProgressThrottle
+from smcp_bus.tracing import configured
 from smcp_computer.mcp.errors import (
+    SAID_ALOUD,
+    BadAnswer,
     RequestRefused,
     ServerDied,
     ServerError,
     ServerFailed,
     ServerTimedOut,
+    unread_error,
 )
-from smcp_computer.mcp.events import ServerEvent, event_of
-from smcp_computer.mcp.requests import NOTHING, PINGS, REQUEST_S, Requests
-from smcp_computer.mcp.resources import LIST_BYTES, ListenStream, Prompts, Resources
+from smcp_computer.mcp.resources import LIST_BYTES, Prompts, Resources
 from smcp_computer.mcp.sdk_adapter import Watch
-from smcp_computer.mcp.server_log import StderrLog
-from smcp_computer.mcp.transports import open_transport, refused_by_http
-from smcp_computer.redaction import Redactor
-from smcp_computer.settings import HostSettings
 from smcp_proto import tool_results
-from smcp_proto.schemas.config import (
-    MCPServerConfig,
-    MCPServerStdioConfig,
-    MCPServerStreamableHttpConfig,
-    parse_duration,
-)
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -51,51 +56,53 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("smcp_computer.mcp.session")
 
-_CLIENT: Final = types.Implementation(name="smcp-computer", version=version("smcp-computer"))
 MAX_TOOLS: Final = 10_000
 """Of one server: each is listed to every Agent of the office, with its schema. Models are given some hundreds."""
-Negotiation = Literal["auto", "legacy"]
+PINGS: Final = ("ping", "server/discover")
+"""The requests that ask whether a server is there, in MCP 2025 and MCP 2026. Measured with SDK 2.3: servers of 2026
+refuse `ping` (-32601), and each of them answers `server/discover`."""
+FIRST_ID: Final = 1 << 40
+"""The SDK's session counts its own requests from 0."""
+CANCEL_S: Final = 1.0
+"""How long a server that reads nothing may hold up a cancellation."""
 
-
-@dataclass(frozen=True)
-class Limits:
-    max_message: int = 32 * 1024 * 1024
-    """Bytes that what a server sends in one message may have: no answer that is larger reaches an Agent."""
-    max_values: int = exact_json.MAX_VALUES
-    """Values that such a message may hold."""
-    start_s: float = 30.0
-    """How long the first start may take, the first list of tools included."""
-    silence_s: float = 30.0
-    """A server that has sent nothing for so long, though it was asked, hangs. It is asked after half of this."""
-    wait_s: float = 3.0
-    """How long a call waits for a server that is being started."""
-    logs: Path | None = None
-    """The directory of the servers' own logs."""
-    strict: bool = False
-    """Offer no tool of a server while its configuration names tools that it does not have."""
+tracer: Final = get_tracer("smcp_computer.mcp")
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_SPAN: Final = nullcontext(INVALID_SPAN)
 
 
 @dataclass(eq=False)
 class Connection:
-    """What `connect` gives. `resources`, `prompts`: None without any."""
+    """What `connect` gives; answers have at most `max_message` bytes. `resources`, `prompts`: None without any.
 
-    _requests: Requests
-    _: KW_ONLY
-    resources: Resources | None
-    prompts: Prompts | None
+    Requests have ids of their own, and `Watch` hands over their answers: the SDK's session would cost more than the
+    rest of a call over a pipe (bench/README). The handshake, lists of tools, notifications, and what the server itself
+    asks for stay with the session.
+    """
+
+    client: Client
+    watch: Watch
+    max_message: int
     list_s: float
+    over_http: bool
+    resources: Resources | None = None
+    prompts: Prompts | None = None
 
     def __post_init__(self) -> None:
-        requests = self._requests
-        self.watch, self._client = requests.watch, requests.client
-        self._tokens = count(1)
-        # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
-        self._ping = PINGS[requests.is_modern]
+        self.server = self.watch.server
+        self.version = self.client.protocol_version
+        self.is_modern = self.version in MODERN_PROTOCOL_VERSIONS
+        self._meta = self.watch.stamp if self.is_modern else {}
+        self._ids, self._tokens = count(FIRST_ID), count(1)
+        self._is_traced = configured()
+        self._ping = PINGS[self.is_modern]
         self._described = {
-            "smcp.mcp_server": requests.server,
-            "mcp.protocol.version": requests.version,
-            "network.transport": "tcp" if requests.over_http else "pipe",
+            "smcp.mcp_server": self.server,
+            "mcp.protocol.version": self.version,
+            "network.transport": "tcp" if self.over_http else "pipe",
         }
+        self._parameter_headers: dict[str, dict[tuple[str, ...], str]] = {}
+        """By tool: the header that repeats a parameter, by the parameter's path. In MCP 2026 over HTTP alone."""
 
     async def ping(self, *, timeout: float) -> None:
         """Ask whether the server is there: each answer of it will do, also an error.
@@ -105,10 +112,10 @@ class Connection:
         self.watch.refused = ""
         try:
             try:
-                await self._requests.send(self._ping, timeout=timeout / 2)
+                await self.send(self._ping, timeout=timeout / 2)
             except ServerTimedOut:
                 self._ping = "tools/list"  # some servers know no ping, and do not say so; this one they answered before
-                await self._requests.send(self._ping, timeout=timeout / 2)
+                await self.send(self._ping, timeout=timeout / 2)
         except ServerTimedOut:
             raise TimeoutError from None
         except ServerDied:
@@ -119,13 +126,13 @@ class Connection:
 
     async def list_tools(self) -> tuple[types.Tool, ...]:
         """All pages of `tools/list`. Raises MCPError, ValidationError: the server did not give a list."""
-        if self._client.server_capabilities.tools is None:
+        if self.client.server_capabilities.tools is None:
             return ()
         tools: list[types.Tool] = []
         size, cursor = 0, None
         async with asyncio.timeout(self.list_s):
             while True:
-                page = await self._client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+                page = await self.client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
                 tools += page.tools
                 cursor = page.next_cursor
                 size += len(page.model_dump_json())
@@ -134,8 +141,9 @@ class Connection:
         if cursor is not None or len(tools) > MAX_TOOLS:
             del tools[MAX_TOOLS:]
             what = "MCP server %r: its list of tools is too long; only the first %d are used"
-            _log.warning(what, self._requests.server, len(tools))
-        self._requests.tools_listed(tools)
+            _log.warning(what, self.server, len(tools))
+        if self.is_modern and self.over_http:
+            self._parameter_headers = {tool.name: x_mcp_header_map(tool.input_schema) for tool in tools}
         return tuple(tools)
 
     async def call(
@@ -144,10 +152,10 @@ class Connection:
         arguments: Mapping[str, Any],
         *,
         timeout: float,
-        labels: Mapping[str, str] = NOTHING,
+        labels: Mapping[str, str] = _NOTHING,
         progress: ProgressThrottle | None = None,
         elicitor: "ToolCall | None" = None,
-        answers: Mapping[str, Any] = NOTHING,
+        answers: Mapping[str, Any] = _NOTHING,
     ) -> dict[str, Any]:
         """Run a tool: the result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 
@@ -164,7 +172,7 @@ class Connection:
             TimeoutError: no answer within `timeout` seconds.
         """
         params: dict[str, Any] = {"name": tool, "arguments": dict(arguments)}
-        if self._requests.is_modern:
+        if self.is_modern:
             params |= answers
         elif any(each["action"] != "accept" for each in answers.get("inputResponses", {}).values()):
             return tool_results.failed(f"the tool {tool!r} was not run: its user did not agree to open a page for it")
@@ -172,95 +180,148 @@ class Connection:
         if progress is not None:
             self.watch.followed[token] = progress
             params["_meta"] = {"progressToken": token}
-        if elicitor is not None and not self._requests.is_modern:
+        if elicitor is not None and not self.is_modern:
             timeout = MAX_TIMEOUT_S
             self.watch.elicitors[token] = elicitor
         try:
             labels = {**labels, **self._described}
-            return await self._requests.send(
+            return await self.send(
                 "tools/call", params, timeout=timeout, labels=labels, strict=True, may_ask=elicitor is not None
             )
         except ServerTimedOut:
             raise TimeoutError from None
         except RequestRefused as error:
-            if elicitor is None or not (pages := required_pages(error.pages)):
+            if elicitor is None or not error.pages:
                 raise
-            return {"resultType": "input_required", "inputRequests": pages}
+            return {"resultType": "input_required", "inputRequests": error.pages}
         finally:
             self.watch.followed.pop(token, None)
             self.watch.elicitors.pop(token, None)
 
+    async def send(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float,
+        labels: Mapping[str, str] = _NOTHING,
+        strict: bool = False,
+        may_ask: bool = False,
+    ) -> dict[str, Any]:
+        """Send a request; its result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 
-def required_pages(data: object) -> dict[str, dict[str, Any]]:
-    """The elicitations in the data of MCP's error -32042, by key; empty where there are none."""
-    try:
-        asked = types.ElicitationRequiredErrorData.model_validate(data).elicitations
-    except ValidationError:
-        return {}
-    params = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in asked]
-    return {f"page{number}": {"method": "elicitation/create", "params": each} for number, each in enumerate(params, 1)}
+        Args:
+            labels: attributes of the span of a tool call.
+            strict: whether the whole result has to be valid. Not for lists: the protocol wants an invalid field of one
+                resource to be a warning (desktop.txt, metadata of windows).
+            may_ask: whether the result may be that the server asks for input (`resultType: input_required`).
+
+        Raises:
+            RequestRefused, ServerTimedOut, ServerDied, AnswerTooLarge: see `errors`.
+            BadAnswer: its answer cannot be read, or asks for input that nobody can give.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                result = await self._exchange(method, dict(params or {}), labels)
+        except MCPError as error:
+            translated = self.translated(error)
+            if isinstance(translated, RequestRefused) and translated.code not in SAID_ALOUD:
+                # the text does not reach Agents: it may be that of an exception
+                what = self.watch.refused or f"MCP error {error.code}: {error.message!r:.500}"
+                level = logging.DEBUG if method in PINGS else logging.INFO  # the supervisor tells what comes of it
+                _log.log(level, "MCP server %r failed at %s: %s", self.server, method, what)
+            raise translated from None
+        except TimeoutError:
+            raise ServerTimedOut(self.server, f"did not answer within {timeout:.3g} s") from None
+        if strict and (shape := _shape(method, self.version)) is not None:
+            try:
+                shape.validate_python(result, by_name=False)
+            except ValidationError:
+                raise BadAnswer(self.server, "sent a result that is not valid") from None
+        if result.get("resultType") == "input_required" and not may_ask:
+            raise BadAnswer(self.server, f"asks for input for {method}, which is supported for tools only")
+        return result
+
+    async def _exchange(self, method: str, params: dict[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+        id_ = next(self._ids)
+        with self._span(method, id_) as span:
+            meta = {**self._meta, **params.get("_meta", {})}
+            if self._is_traced:
+                inject(meta)
+            if meta:
+                params["_meta"] = meta
+            if method == "tools/call" and span.is_recording():
+                tool = str(params["name"])
+                span.update_name(f"tools/call {tool}")
+                span.set_attributes({**labels, "gen_ai.tool.name": tool, "gen_ai.operation.name": "execute_tool"})
+            with self.watch.answer(id_) as answered:
+                try:
+                    request = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+                    await self.watch.write(request, self._headers(method, params))
+                    answer = await answered
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError):
+                    _failed(span, "connection_closed")
+                    raise MCPError(code=types.CONNECTION_CLOSED, message="the connection has ended") from None
+                except asyncio.CancelledError as cancelled:
+                    if method == "tools/call" and cancelled.args:
+                        _failed(span, str(cancelled.args[0]))
+                    await self._cancel(id_)
+                    raise
+            if isinstance(answer, types.ErrorData):
+                span.set_attribute("rpc.response.status_code", str(answer.code))
+                _failed(span, str(answer.code), answer.message)
+                raise MCPError(code=answer.code, message=answer.message, data=answer.data)
+            if answer.get("isError") is True:
+                _failed(span, "tool_error")
+            return answer
+
+    def _headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str] | None:
+        """Those of HTTP that MCP wants beside the session's; None: it is not sent over HTTP."""
+        if not self.over_http:
+            return None
+        headers = {MCP_PROTOCOL_VERSION_HEADER: self.version}
+        if self.is_modern:
+            headers[MCP_METHOD_HEADER] = method
+            if (key := NAME_BEARING_METHODS.get(method)) is not None:
+                headers[MCP_NAME_HEADER] = encode_header_value(params[key])
+            if method == "tools/call" and (repeated := self._parameter_headers.get(params["name"])):
+                headers |= mcp_param_headers(repeated, params["arguments"])
+        return headers
+
+    def _span(self, method: str, id_: int) -> AbstractContextManager[Span]:
+        if not self._is_traced:
+            return _NO_SPAN
+        attributes = {"mcp.method.name": method, "jsonrpc.request.id": str(id_)}
+        return child_span(tracer, f"MCP send {method}", SpanKind.CLIENT, attributes)
+
+    async def _cancel(self, id_: int) -> None:
+        method, params = "notifications/cancelled", {"requestId": id_, "reason": "the caller gave it up"}
+        cancelled = {"jsonrpc": "2.0", "method": method, "params": params}
+        with anyio.move_on_after(CANCEL_S, shield=True), suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self.watch.write(cancelled, self._headers(method, params))
+
+    def translated(self, error: MCPError) -> ServerError:
+        """The SDK's error as one of ours; what says that the connection is gone ends it."""
+        not_read = unread_error(self.server, error, limit=self.max_message, max_values=self.watch.max_values)
+        if not_read is not None:
+            return not_read
+        match error.code:
+            case types.CONNECTION_CLOSED:
+                self.watch.ended.set()
+                return ServerDied(self.server, self.watch.why or "went away before it answered")
+            case types.REQUEST_TIMEOUT:
+                return ServerTimedOut(self.server, "did not answer in time")
+            case _:
+                return RequestRefused(self.server, error.code, error.message, error.error.data)
 
 
-@asynccontextmanager
-async def connect(
-    server: MCPServerConfig,
-    *,
-    negotiation: Negotiation,
-    limits: Limits,
-    notify: Callable[[ServerEvent], None],
-    log: StderrLog | None = None,
-    redactor: Redactor | None = None,
-    host: HostSettings | None = None,
-) -> AsyncIterator[Connection]:
-    """Connect to a server and shake hands; raises whatever the transport and the handshake raise, and ServerFailed
-    where HTTP refuses the requests.
+def _failed(span: Span, why: str, message: str | None = None) -> None:
+    span.set_attribute("error.type", why)
+    span.set_status(StatusCode.ERROR, message)
 
-    Args:
-        server: its configuration, without placeholders.
-        negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a request.
-        notify: called for what the server tells by itself, in the connection's tasks: it must not block.
-    """
-    watch = Watch(server.name, redactor, max_values=limits.max_values)
-    answer_s = REQUEST_S
-    if isinstance(server, MCPServerStreamableHttpConfig):
-        answer_s = parse_duration(server.server_parameters.timeout).total_seconds() or answer_s
-    modern = False
 
-    async def handle(message: types.ServerNotification | Exception) -> None:
-        if not modern and (event := event_of(server.name, message)) is not None:
-            notify(event)  # those of MCP 2026 come on a stream, see `subscriptions`
-
-    async with (
-        refused_by_http(watch),
-        Client(
-            open_transport(
-                server, host or HostSettings(), watch, log or StderrLog(server.name), max_message=limits.max_message
-            ),
-            mode=negotiation,
-            read_timeout_seconds=answer_s,
-            message_handler=handle,
-            elicitation_callback=watch.elicit,
-            client_info=_CLIENT,
-            cache=None,
-        ) as client,
-    ):
-        modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        requests = Requests(client, watch, limits.max_message, not isinstance(server, MCPServerStdioConfig))
-        tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
-        stream: ListenStream | None = None
-        async with anyio.create_task_group() as tasks:
-            if modern:
-                stream = ListenStream(
-                    requests,
-                    notify,
-                    tools=tools is not None and tools.list_changed is True,
-                    resources=resources is not None and resources.list_changed is True,
-                )
-                tasks.start_soon(stream.run)
-            yield Connection(
-                requests,
-                resources=None if resources is None else Resources(requests, resources, stream),
-                prompts=None if client.server_capabilities.prompts is None else Prompts(requests),
-                list_s=max(answer_s, REQUEST_S),
-            )
-            tasks.cancel_scope.cancel()
+@cache
+def _shape(method: str, version: str) -> TypeAdapter[Any] | None:
+    """What a result has to be; None: the protocol's version does not have the method."""
+    shape: Any = SERVER_RESULTS.get((method, version))
+    return None if shape is None else TypeAdapter(shape)

@@ -8,8 +8,6 @@ started again after a pause that grows, and that a call cuts short. One that han
   be a program that does one thing at a time: it is `degraded`, and given up when the last of these calls has ended or
   timed out. Calls that come later do not prolong that. A process that was stopped (SIGSTOP) is not spared.
 - A call that timed out, and a request that HTTP refuses (401, 503 …), make it ask at once; the answer decides.
-
-A call waits up to `wait_s` while its server is started again.
 """
 
 import asyncio
@@ -39,7 +37,8 @@ from smcp_computer.mcp.events import (
 from smcp_computer.mcp.process import is_stopped, usage_of
 from smcp_computer.mcp.resources import STEADY_S, Prompts, Resources
 from smcp_computer.mcp.server_log import HANGS, WENT_AWAY, StderrLog, describe, first_of
-from smcp_computer.mcp.session import Connection, Limits, Negotiation, connect
+from smcp_computer.mcp.session import Connection
+from smcp_computer.mcp.transports import Limits, Negotiation, connect
 from smcp_computer.settings import HostSettings
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
@@ -77,9 +76,8 @@ class Supervisor:
         self.since = time.time()
         self.warnings: tuple[str, ...] = ()
         self.starts = 0
-        """How many times it became ready."""
+        """How many times it became ready; before that, the supervisors that had this server."""
         self.earlier_starts = 0
-        """Those of the supervisors that had this server before."""
         self.tools: tuple[types.Tool, ...] = ()
         """As listed last; kept while it is started again, so that names stay. Empty where they are not offered."""
         self._listed: tuple[types.Tool, ...] = ()
@@ -116,8 +114,7 @@ class Supervisor:
         return self.connection is not None
 
     @property
-    def running(self) -> int:
-        """How many calls run."""
+    def running_calls(self) -> int:
         return len(self._running)
 
     def status(self, *, usage: bool = True) -> ServerStatus:

@@ -1,20 +1,30 @@
-"""From a server's configuration to a transport of the SDK, bounded in time and bytes."""
+"""From a server's configuration to a connection, over a transport of the SDK that is bounded in time and bytes."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import anyio
 import httpx2
+import mcp_types as types
+from mcp.client import Client
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from smcp_bus import exact_json
 from smcp_computer.mcp.errors import ABOVE_LIMIT, ROOM, TOO_MANY_VALUES, ServerFailed
+from smcp_computer.mcp.events import ServerEvent, event_of
+from smcp_computer.mcp.resources import REQUEST_S, ListenStream, Prompts, Resources
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog, answered, first_of
+from smcp_computer.mcp.session import Connection
 from smcp_computer.mcp.stdio import stdio_transport
+from smcp_computer.redaction import Redactor
 from smcp_computer.settings import HostSettings
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import (
@@ -26,10 +36,95 @@ from smcp_proto.schemas.config import (
     parse_duration,
 )
 
+Negotiation = Literal["auto", "legacy"]
+_CLIENT: Final = types.Implementation(name="smcp-computer", version=version("smcp-computer"))
 NOT_DELIVERED: Final = "did not take a message"
 TOO_SLOW: Final = "did not take a message in time"
 FORGOTTEN: Final = "does not know its session any more"
 _SESSION: Final = "mcp-session-id"
+
+
+@dataclass(frozen=True)
+class Limits:
+    max_message: int = 32 * 1024 * 1024
+    """Bytes that what a server sends in one message may have: no answer that is larger reaches an Agent."""
+    max_values: int = exact_json.MAX_VALUES
+    """Values that such a message may hold."""
+    start_s: float = 30.0
+    """How long the first start may take, the first list of tools included."""
+    silence_s: float = 30.0
+    """A server that has sent nothing for so long, though it was asked, hangs. It is asked after half of this."""
+    wait_s: float = 3.0
+    """How long a call waits for a server that is being started."""
+    logs: Path | None = None
+    """The directory of the servers' own logs."""
+    strict: bool = False
+    """Offer no tool of a server while its configuration names tools that it does not have."""
+
+
+@asynccontextmanager
+async def connect(
+    server: MCPServerConfig,
+    *,
+    negotiation: Negotiation,
+    limits: Limits,
+    notify: Callable[[ServerEvent], None],
+    log: StderrLog | None = None,
+    redactor: Redactor | None = None,
+    host: HostSettings | None = None,
+) -> AsyncIterator[Connection]:
+    """Connect to a server and shake hands; raises whatever the transport and the handshake raise, and ServerFailed
+    where HTTP refuses the requests.
+
+    Args:
+        server: its configuration, without placeholders.
+        negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a request.
+        notify: called for what the server tells by itself, in the connection's tasks: it must not block.
+    """
+    watch = Watch(server.name, redactor, max_values=limits.max_values)
+    answer_s = REQUEST_S
+    if isinstance(server, MCPServerStreamableHttpConfig):
+        answer_s = parse_duration(server.server_parameters.timeout).total_seconds() or answer_s
+    modern = False
+
+    async def handle(message: types.ServerNotification | Exception) -> None:
+        if not modern and (event := event_of(server.name, message)) is not None:
+            notify(event)  # those of MCP 2026 come on a stream, see `subscriptions`
+
+    async with (
+        refused_by_http(watch),
+        Client(
+            open_transport(
+                server, host or HostSettings(), watch, log or StderrLog(server.name), max_message=limits.max_message
+            ),
+            mode=negotiation,
+            read_timeout_seconds=answer_s,
+            message_handler=handle,
+            elicitation_callback=watch.elicit,
+            client_info=_CLIENT,
+            cache=None,
+        ) as client,
+    ):
+        modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        over_http = not isinstance(server, MCPServerStdioConfig)
+        connection = Connection(client, watch, limits.max_message, max(answer_s, REQUEST_S), over_http)
+        tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
+        stream: ListenStream | None = None
+        async with anyio.create_task_group() as tasks:
+            if modern:
+                stream = ListenStream(
+                    connection,
+                    notify,
+                    tools=tools is not None and tools.list_changed is True,
+                    resources=resources is not None and resources.list_changed is True,
+                )
+                tasks.start_soon(stream.run)
+            if resources is not None:
+                connection.resources = Resources(connection, resources, stream)
+            if client.server_capabilities.prompts is not None:
+                connection.prompts = Prompts(connection)
+            yield connection
+            tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -28,8 +28,7 @@ from smcp_computer.mcp.events import (
     ServerReady,
     ServerRemoved,
 )
-from smcp_computer.mcp.requests import REQUEST_S
-from smcp_computer.mcp.resources import Json, Resources
+from smcp_computer.mcp.resources import REQUEST_S, Json, Resources
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
 from smcp_proto.finder import Document
 from smcp_proto.uris import DPE, WINDOW, DpeUri, WindowUri, host_of, scheme_of, window_uri, without_query
