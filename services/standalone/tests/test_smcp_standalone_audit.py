@@ -347,7 +347,7 @@ def test_a_rotation_while_files_are_read_skips_none_and_shows_none_twice(tmp_pat
 
 
 def test_wanted_compares_times_and_narrows_the_subject() -> None:
-    wanted = Wanted(office="北京 3.*", kind="call")
+    wanted = Wanted({"office": "北京 3.*", "kind": "call"})
     assert wanted.nats_subject == "smcp.v1.=E5=8C=97=E4=BA=AC=203=2E=2A.audit.call"
     assert not wanted.matches({"office": "lab", "kind": "call"})
 

@@ -179,8 +179,6 @@ class Jwks:
                     )
                 self._failed = True
             else:
-                if self._failed or self._fetched_at == -math.inf:
-                    _log.info("the keys of the tokens' issuer were read", extra={"keys": len(keys.keys)})
                 self._set, self._fetched_at, self._failed = keys, began, False
             finally:
                 self._tried_at = self._loop.time()

@@ -103,7 +103,7 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Show joins, leaves and calls of an office as they come. Its gateways need SMCP_AUDIT=on, as in `smcp up`."""
-    wanted = Wanted(office=in_records("office", check_office(office)))
+    wanted = Wanted({"office": in_records("office", check_office(office))})
     shown = _Shown(wanted, as_json=as_json, fields=WATCHED, most=count)
     _run(partial(_follow, shown, f"Watching the office {office!r}; ctrl-C ends it."))
 
@@ -201,18 +201,17 @@ async def _lines(file: Path | None, wanted: Wanted) -> AsyncIterator[Line]:
 
 def _wanted(given: Mapping[str, Any]) -> Wanted:
     """Raises SettingsError for what no record can have: it would look as if nothing had happened."""
-    chosen = {name: given[name] for name in audit_reader.CHOSEN_BY}
-    for name, value in chosen.items():
-        if value is None:
+    chosen = {}
+    for name in audit_reader.CHOSEN_BY:
+        if (value := given[name]) is None:
             continue
         chosen[name] = in_records(name, unicodedata.normalize("NFC", value) if name == "office" else value)
         if not chosen[name]:
             raise SettingsError(f"--{name.replace('_', '-')}: is empty")
-    kind = chosen["kind"]
-    if kind is not None and kind not in (kinds := get_args(Kind)):
-        raise SettingsError(f"--kind: {kind!r} is none of {', '.join(kinds)}")
-    since = None if given["since"] is None else parse_time("--since", given["since"], -1)
-    return Wanted(**chosen, since=since)
+    kinds = get_args(Kind)
+    if chosen.get("kind", "call") not in kinds:
+        raise SettingsError(f"--kind: {chosen['kind']!r} is none of {', '.join(kinds)}")
+    return Wanted(chosen, None if given["since"] is None else parse_time("--since", given["since"], -1))
 
 
 def _run(main: Any) -> None:

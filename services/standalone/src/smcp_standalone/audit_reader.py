@@ -5,9 +5,9 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -65,29 +65,22 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records to show; None: any."""
+    """Which records to show."""
 
-    office: str | None = None
-    subject: str | None = None
-    tool: str | None = None
-    outcome: str | None = None
-    req_id: str | None = None
-    kind: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Some of `CHOSEN_BY`, and what they are."""
     since: datetime | None = None
 
     def matches(self, record: dict[str, Any]) -> bool:
-        for name in CHOSEN_BY:
-            wanted = getattr(self, name)
-            if wanted is not None and record.get(name) != wanted:
-                return False
-        at = str(record.get("at"))
-        return self.since is None or at >= self.since.isoformat(timespec="milliseconds")
+        if any(record.get(name) != value for name, value in self.fields.items()):
+            return False
+        return self.since is None or str(record.get("at")) >= self.since.isoformat(timespec="milliseconds")
 
     @property
     def nats_subject(self) -> str:
         """The narrowest subject of all that match."""
-        office = "*" if self.office is None else encode_name(self.office)
-        return f"{ROOT}.{office}.audit.{self.kind or '*'}"
+        office = encode_name(self.fields["office"]) if "office" in self.fields else "*"
+        return f"{ROOT}.{office}.audit.{self.fields.get('kind', '*')}"
 
 
 def read_file(path: Path) -> Iterator[Line]:

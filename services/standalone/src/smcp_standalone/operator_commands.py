@@ -176,22 +176,17 @@ def log_level(
         str | None, typer.Argument(help="debug, info, warning, error or critical. Without it: show the levels.")
     ] = None,
     credential: Annotated[str | None, typer.Option(help="Only of the processes with this credential.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show or change what processes that run write to their logs, over NATS. SIGUSR1 does the same for one process."""
     level = level and level.lower()
     if level is not None and level not in get_args(LogLevel):
         raise SettingsError(f"LEVEL: {level!r} is none of {', '.join(get_args(LogLevel))}")
-    question = {key: value for key, value in (("level", level), ("credential", credential)) if value is not None}
 
     async def show(bus: Bus, stop: asyncio.Event) -> None:
-        answers = await _all_answers(bus, LOG_LEVEL, json.dumps(question).encode())
+        answers = await _all_answers(bus, LOG_LEVEL, json.dumps({"level": level, "credential": credential}).encode())
         all_found = [LevelAnswer.model_validate_json(answer) for answer in answers]
         all_found.sort(key=lambda each: (each.service, each.credential))
         found = [each for each in all_found if credential in (None, each.credential)]
-        if as_json:
-            typer.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
-            return
         if not found:
             raise Failure("no such process answers (or this credential may not ask)")
         for each in found:
