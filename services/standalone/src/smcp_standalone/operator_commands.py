@@ -183,30 +183,23 @@ def log_level(
         raise SettingsError(f"LEVEL: {level!r} is none of {', '.join(get_args(LogLevel))}")
 
     async def show(bus: Bus, stop: asyncio.Event) -> None:
-        answers = await _all_answers(bus, LOG_LEVEL, json.dumps({"level": level, "credential": credential}).encode())
-        all_found = [LevelAnswer.model_validate_json(answer) for answer in answers]
-        all_found.sort(key=lambda each: (each.service, each.credential))
-        found = [each for each in all_found if credential in (None, each.credential)]
+        answers: list[bytes] = []
+        inbox = f"{bus.inbox_prefix}.{bus.process}.answers"
+        number = bus.attach(inbox, "", lambda subject, reply, head, body: answers.append(b"" if head else body))
+        try:
+            bus.send(LOG_LEVEL, inbox, b"", json.dumps({"level": level, "credential": credential}).encode())
+            await asyncio.sleep(ANSWERS_S)
+        finally:
+            bus.unsubscribe_at_server(number)
+            bus.detach(number)
+        found = [LevelAnswer.model_validate_json(answer) for answer in answers if answer]
+        found = [each for each in found if credential in (None, each.credential)]
         if not found:
             raise Failure("no such process answers (or this credential may not ask)")
-        for each in found:
+        for each in sorted(found, key=lambda each: (each.service, each.credential)):
             typer.echo(f"{each.level:<8}  {each.service}  {each.credential}  {each.process}")
 
     _look(show)
-
-
-async def _all_answers(bus: Bus, subject: str, body: bytes) -> list[bytes]:
-    """What all processes that serve `subject` answer within `ANSWERS_S`."""
-    answers: list[bytes] = []
-    inbox = f"{bus.inbox_prefix}.{bus.process}.answers"
-    number = bus.attach(inbox, "", lambda subject, reply, head, body: answers.append(b"" if head else body))
-    try:
-        bus.send(subject, inbox, b"", body)
-        await asyncio.sleep(ANSWERS_S)
-    finally:
-        bus.unsubscribe_at_server(number)
-        bus.detach(number)
-    return [answer for answer in answers if answer]
 
 
 def _look(show: Callable[[Bus, asyncio.Event], Awaitable[None]]) -> None:
