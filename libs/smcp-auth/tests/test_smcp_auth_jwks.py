@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from smcp_auth.jwts import BadKeySet, Jwks, from_file, from_url, read_key_set
+from smcp_auth.jwts import BadKeySet, Jwks, load_of, read_key_set
 from smcp_proto.errors import Unavailable
 from smcp_testing.issuer import Issuer, key_set, open_issuer, signing_key
 from smcp_testing.waiting import Stopwatch, eventually
@@ -19,7 +19,7 @@ OLD, NEW, RSA = signing_key("old"), signing_key("new"), signing_key("rsa", "RS25
 
 @asynccontextmanager
 async def fetched_from(issuer: Issuer, *, lifetime_s: float = 60.0, refetch_s: float = 0.0) -> AsyncIterator[Jwks]:
-    async with running(Jwks(from_url(issuer.url), lifetime_s=lifetime_s, refetch_s=refetch_s)) as jwks:
+    async with running(Jwks(load_of(issuer.url), lifetime_s=lifetime_s, refetch_s=refetch_s)) as jwks:
         yield jwks
 
 
@@ -146,7 +146,7 @@ async def test_a_cancelled_login_does_not_cancel_the_fetch() -> None:
 async def test_a_key_set_file_is_read_again_like_a_url(tmp_path: Path) -> None:
     path = tmp_path / "jwks.json"
     path.write_text(key_set(OLD))
-    async with running(Jwks(from_file(path), lifetime_s=60, refetch_s=0)) as jwks:
+    async with running(Jwks(load_of(str(path)), lifetime_s=60, refetch_s=0)) as jwks:
         assert await jwks.find("old", "ES256") is not None
         path.write_text(key_set(NEW))
         assert await jwks.find("new", "ES256") is not None

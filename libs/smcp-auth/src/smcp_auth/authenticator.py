@@ -10,13 +10,12 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from smcp_auth.api_keys import PREFIX, KeyEntry, WatchedKeys
 from smcp_auth.client_addresses import Network
 from smcp_auth.grants import Principal, Revocations, read_revocations
-from smcp_auth.jwts import Jwks, JwtVerifier, NotAccepted, from_file, from_url
+from smcp_auth.jwts import Jwks, JwtVerifier, NotAccepted, load_of
 from smcp_auth.settings import AuthSettings
 from smcp_bus.limits import Buckets, Rate
 from smcp_proto.errors import NotAuthenticated, RateLimited
@@ -48,16 +47,12 @@ def open_authenticator(settings: AuthSettings) -> "Authenticator | None":
     keys = None if settings.auth_keys is None else WatchedKeys(settings.auth_keys)
     if not settings.auth_with_tokens:
         return Authenticator(keys, None, settings.proxies)
-    jwks = None
-    if (where := settings.auth_jwks) is not None:
-        load = from_url(where) if "://" in where else from_file(Path(where))
-        jwks = Jwks(load)
     tokens = JwtVerifier(
         settings.auth_audience or "",
         issuer=settings.auth_issuer,
         claim=settings.auth_claim,
         secret=None if settings.auth_secret is None else settings.auth_secret.get_secret_value(),
-        jwks=jwks,
+        jwks=None if settings.auth_jwks is None else Jwks(load_of(settings.auth_jwks)),
     )
     revoked = None if settings.auth_revoked is None else WatchedFile(settings.auth_revoked, read_revocations)
     return Authenticator(keys, tokens, settings.proxies, revoked)

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -50,7 +51,7 @@ EXPIRED: Final = "the token has expired"
 _log: Final = logging.getLogger("smcp_auth.jwts")
 
 Load = Callable[[], Awaitable[bytes]]
-"""Loads the set. Raises OSError, aiohttp.ClientError, TimeoutError or BadKeySet."""
+"""Loads the set. Raises OSError, aiohttp.ClientError, TimeoutError, UnusableFile or BadKeySet."""
 
 
 class NotAccepted(NotAuthenticated):
@@ -171,12 +172,10 @@ class Jwks:
             try:
                 async with asyncio.timeout(FETCH_S):
                     keys = read_key_set(await self._load())
-            except (OSError, TimeoutError, aiohttp.ClientError, BadKeySet) as error:
+            except (OSError, TimeoutError, aiohttp.ClientError, UnusableFile, BadKeySet) as error:
                 if not self._failed:
-                    _log.warning(
-                        "the keys of the tokens' issuer cannot be fetched: %s",
-                        str(error) or f"no answer within {FETCH_S:g} s",
-                    )
+                    why = str(error) or f"no answer within {FETCH_S:g} s"
+                    _log.warning("the keys of the tokens' issuer cannot be fetched: %s", why)
                 self._failed = True
             else:
                 self._set, self._fetched_at, self._failed = keys, began, False
@@ -184,36 +183,25 @@ class Jwks:
                 self._tried_at = self._loop.time()
 
 
-def from_url(url: str) -> Load:
-    """Loads the set over HTTP, with a new connection each time. Redirects are not followed."""
-
-    async def load() -> bytes:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=FETCH_S)) as session,
-            session.get(url, allow_redirects=False, headers={"Accept": "application/json"}) as answer,
-        ):
-            if answer.status != 200:
-                raise BadKeySet(f"HTTP {answer.status}")
-            text = b""
-            async for chunk in answer.content.iter_chunked(64 * 1024):
-                text += chunk
-                if len(text) > LARGEST:
-                    raise BadKeySet(f"is larger than {LARGEST} bytes")
-            return text
-
-    return load
+def load_of(where: str) -> Load:
+    """Loads the set from a URL, or from a file."""
+    return partial(_get, where) if "://" in where else partial(asyncio.to_thread, read_protected, Path(where))
 
 
-def from_file(path: Path) -> Load:
-    """Loads the set from a file, in a thread."""
-
-    def read() -> bytes:
-        try:
-            return read_protected(path)
-        except UnusableFile as error:
-            raise BadKeySet(str(error)) from None
-
-    return lambda: asyncio.to_thread(read)
+async def _get(url: str) -> bytes:
+    """With a new connection each time. Redirects are not followed."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, allow_redirects=False, headers={"Accept": "application/json"}) as answer,
+    ):
+        if answer.status != 200:
+            raise BadKeySet(f"HTTP {answer.status}")
+        text = b""
+        async for chunk in answer.content.iter_chunked(64 * 1024):
+            text += chunk
+            if len(text) > LARGEST:
+                raise BadKeySet(f"is larger than {LARGEST} bytes")
+        return text
 
 
 @dataclass(eq=False, repr=False)
