@@ -17,7 +17,6 @@ from smcp_auth.grants import UNLIMITED
 from smcp_bus.audit import Event
 from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError, describe
-from smcp_bus.callers import ANY
 from smcp_bus.nats.bus import open_bus
 from smcp_proto.validation import malformed
 from smcp_service.cli import parse_time
@@ -122,9 +121,6 @@ def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], ob
     Raises Failure: it cannot be recorded, and has to be; then nothing is changed.
     """
     settings = load_settings(ServiceSettings)
-    if settings.audit == "off":
-        change()
-        return
 
     async def record() -> str | None:
         async with AsyncExitStack() as stack:
@@ -141,10 +137,11 @@ def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], ob
             return trail.problem or ("no answer in time" if trail.waiting else None)
 
     configure_logging("smcp-keys", level="critical")
-    if settings.audit == "required" and (problem := asyncio.run(record())) is not None:
+    problem = None if settings.audit == "off" else asyncio.run(record())
+    if problem is not None and settings.audit == "required":
         raise Failure(f"nothing is changed, since it cannot be recorded (SMCP_AUDIT=required): {problem}")
     change()
-    if settings.audit == "on" and (problem := asyncio.run(record())) is not None:
+    if problem is not None:
         typer.echo(f"warning: this is not in the audit trail: {problem}", err=True)
 
 
@@ -156,12 +153,7 @@ def _until(text: str) -> datetime:
 
 
 def _line(entry: KeyEntry) -> str:
-    until = "never expires" if entry.expires is None else f"until {entry.expires.isoformat()}"
-    if entry.expires is not None and entry.expires <= datetime.now(UTC):
-        until = f"expired {entry.expires.isoformat()}"
-    offices, names = (", ".join(patterns) for patterns in (entry.offices, entry.names))
-    roles, only = ", ".join(entry.roles), "  read-only" if entry.read_only else ""
-    only += "  delegates" if entry.delegates else ""
-    for what, patterns in (("computers", entry.computers), ("tools", entry.tools)):
-        only += "" if patterns == ANY else f"  {what}: {', '.join(patterns)}"
-    return f"{entry.id}  subject: {entry.subject}  offices: {offices}  roles: {roles}  names: {names}{only}  {until}"
+    """What it allows, without what is allowed to any key."""
+    fields = entry.model_dump(mode="json", exclude_defaults=True, exclude={"id", "hash", "created"})
+    said = (f"{name}: {', '.join(value) if isinstance(value, list) else value}" for name, value in fields.items())
+    return "  ".join([entry.id, *said])
