@@ -32,7 +32,7 @@ async def test_an_empty_list_of_tools_says_why() -> None:
         gateway.computers["red"] = []
         says_its_status(gateway, READY, FAILED, config_problem="not JSON: line 3")
         why = (
-            "clock is ready, and lists none; git is failed: no such program: gti; "
+            "clock is ready; git is failed: no such program: gti; "
             "its configuration file is not in use: not JSON: line 3"
         )
         assert await run(gateway, "tools", "red") == (0, b"", f"No tools: {why}.\n")

@@ -151,15 +151,10 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
         status = await self.get_status(computer)
         if any(each.tools for each in status.servers):
             return ""
-        sentences = [
-            f"{each.name} is {each.state}{f': {each.reason}' if each.reason else ''}"
-            if each.state != "ready"
-            else f"{each.name} is ready, and lists none"
-            for each in status.servers
-        ] or ["it has no MCP servers"]
+        said = [f"{each.name} is {each.state}{each.reason and f': {each.reason}'}" for each in status.servers]
         if status.config_problem:
-            sentences.append(f"its configuration file is not in use: {status.config_problem}")
-        return "; ".join(sentences)
+            said.append(f"its configuration file is not in use: {status.config_problem}")
+        return "; ".join(said) or "it has no MCP servers"
 
     # The room
 

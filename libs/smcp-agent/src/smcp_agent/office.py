@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from uuid import uuid4
 
 from smcp_agent.cache import AnswerCache, Spawn, ToolCache
-from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
+from smcp_agent.connecting.connection import Connection, ConnectionBroken
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, flat_error, retry_after
 from smcp_agent.events import (
@@ -204,7 +204,7 @@ class Office:
         try:
             async with asyncio.timeout(FIRST_LIST_S):
                 await self._learn(connection)
-        except (TimeoutError, AckTimedOut):
+        except TimeoutError:
             raise self._not_listed or NoAnswer("the server did not say who is in the office") from None
         except ConnectionBroken as broken:
             raise ConnectionLost(broken.reason, may_have_run=False) from broken

@@ -17,7 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.cache import PASSING, Spawn
-from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
+from smcp_agent.connecting.connection import Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_agent.errors import (
     BadReply,
@@ -114,7 +114,7 @@ class RpcClient:
             except ConnectionBroken as broken:
                 tries.broke(broken)
                 continue
-            except AckTimedOut:
+            except TimeoutError:
                 raise NoAnswer(f"no answer to {tries.event} in time") from None
             error = flat_error(reply, expected)
             match error:
@@ -164,7 +164,7 @@ class RpcClient:
                     if not isinstance(flat_error(reply), PASSING):
                         return
                     await asyncio.sleep(backoff.next())  # the tool still runs
-        except (TimeoutError, AckTimedOut, SmcpError) as error:
+        except (TimeoutError, SmcpError) as error:
             logger.info("the cancel of %s was not acknowledged: %r", data["req_id"], error)
 
     def query(self, model: type[Model], computer: str, **fields: Any) -> Model:

@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 
 from pydantic import ValidationError
 
-from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
+from smcp_agent.connecting.connection import Connection, ConnectionBroken
 from smcp_agent.connecting.link import Addresses, Link, delay
 from smcp_agent.connecting.options import ConnectionOptions, Token
 from smcp_agent.errors import flat_error
@@ -129,7 +129,7 @@ class GatewayMembership:
         """Start no new call. For a restart, have them wait at the gateways for the next process."""
         connection = self.link.connection
         if self._restart and connection is not None:
-            with suppress(ConnectionBroken, AckTimedOut):  # it is said again at the end
+            with suppress(ConnectionBroken, TimeoutError):  # it is said again at the end
                 await self.link.leave(connection, restarts=True)
         self.serving = False
 
@@ -176,7 +176,7 @@ class GatewayMembership:
             reply = await connection.request(event, exact_json.read(body), timeout=ASK_S)
         except ConnectionBroken as broken:
             raise (ConnectionLost if broken.sent else NotConnected)(broken.reason) from None
-        except AckTimedOut:
+        except TimeoutError:
             raise RequestTimedOut(f"no answer to {event}") from None
         error = flat_error(reply)
         if isinstance(error, NotInOffice):

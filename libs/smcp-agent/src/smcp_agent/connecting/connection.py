@@ -41,10 +41,6 @@ class ConnectionBroken(Exception):
         self.sent = sent
 
 
-class AckTimedOut(Exception):
-    """No ack within the time given."""
-
-
 class Connection:
     """Made by `connect`; ends with `close` or when `lost` is set."""
 
@@ -84,7 +80,7 @@ class Connection:
 
     async def request(self, event: str, data: Mapping[str, Any], *, timeout: float) -> Any:
         """Send an event and return its ack: the one argument, or the list of them. Raises ConnectionBroken;
-        AckTimedOut; Malformed, TooLarge: it cannot be sent at all."""
+        TimeoutError; Malformed, TooLarge: it cannot be sent at all."""
         ack: asyncio.Future[tuple[Any, ...] | None] = asyncio.get_running_loop().create_future()
 
         def settle(*args: Any) -> None:  # python-socketio keeps it until the ack comes or the connection ends
@@ -98,8 +94,6 @@ class Connection:
             async with asyncio.timeout(timeout):
                 await self._sio.emit(event, dict(data), namespace=NAMESPACE, callback=settle)
                 args = await ack
-        except TimeoutError:
-            raise AckTimedOut from None
         except BadNamespaceError:
             self.give_up("the server closed the namespace")
             raise ConnectionBroken(self.reason, sent=False) from None

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice, connect
+from smcp_agent.connecting.connection import Connection, ConnectionBroken, Notice, connect
 from smcp_agent.connecting.options import ConnectionOptions, local_key, with_token
 from smcp_agent.errors import (
     BadReply,
@@ -225,7 +225,7 @@ class Link:
                 await self._join(connection)
             except BaseException as error:
                 await connection.close()
-                if isinstance(error, ConnectionBroken | AckTimedOut):
+                if isinstance(error, ConnectionBroken | TimeoutError):
                     raise ConnectionLost("the connection broke while joining", may_have_run=False) from error
                 tried.add(connection.url)
                 if not isinstance(error, Unavailable) or not self._addresses.avoid(connection.url, tried):
@@ -286,7 +286,7 @@ class Link:
             return
         try:
             await self.leave(connection, restarts=restarts)
-        except (ConnectionBroken, AckTimedOut):
+        except (ConnectionBroken, TimeoutError):
             logger.debug("closing without an answer to leave_office")
         finally:
             await connection.close()
@@ -329,7 +329,7 @@ class Link:
             except BaseException as error:
                 self._set(None)
                 await connection.close()
-                if not isinstance(error, ConnectionBroken | AckTimedOut | SmcpError):
+                if not isinstance(error, ConnectionBroken | TimeoutError | SmcpError):
                     raise
                 if isinstance(error, SmcpError) and asyncio.get_running_loop().time() > patience:
                     self._refuse(error)

@@ -179,13 +179,7 @@ def _dumped(value: Any, options: dict[str, Any]) -> str:
     try:
         return _strict(value, **options)
     except (TypeError, ValueError, RecursionError) as error:
-        match error:
-            case UnicodeEncodeError():
-                why = HALF
-            case RecursionError():
-                why = "it is nested too deep"
-            case _:
-                why = str(error)
+        why = HALF if isinstance(error, UnicodeEncodeError) else str(error)
         field = ""
         with suppress(RecursionError):  # what is nested too deeply, or holds itself
             field = ".".join(_fault(value[-1] if isinstance(value, list) and len(value) > 1 else value))

@@ -163,12 +163,8 @@ class OfficeServer:
                 return {resources}
             case events.ResourceUpdated():
                 return {subscriptions.ResourceUpdated(uri) for uri in self._subscriptions.meant(event)}
-            case events.Disconnected(reason):
-                logger.warning("the connection to the office is lost (%s); connecting again", reason)
-            case events.RejoinRefused(why):
-                logger.warning("the office does not take us back yet: %s", why)
-            case events.Reconnected():
-                logger.info("connected to the office again")
+            case events.Disconnected() | events.RejoinRefused() | events.Reconnected():
+                logger.info("%s", event)
         return set()
 
     async def _learn(self) -> None:
@@ -335,9 +331,7 @@ async def serve_stdio(
     """Enter the office and be its MCP server on standard input and output until the client hangs up."""
     stdin = None if sys.platform == "win32" else cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
     async with agent:
-        many = len(agent.computers())
-        there = "1 Computer" if many == 1 else f"{many} Computers"
-        logger.info("in the office %r as %r, with %s", agent.office, agent.name, there)
+        logger.info("in the office %r as %r; Computers: %d", agent.office, agent.name, len(agent.computers()))
         try:
             async with stdio_server(stdin) as streams:
                 office = OfficeServer(agent, timeout=timeout, listing=listing, max_chars=lambda _: max_chars)
