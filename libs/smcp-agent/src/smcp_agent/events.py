@@ -130,8 +130,7 @@ class EventStream(AsyncIterator[Event]):
     """For `async for`; ends when the agent is closed."""
 
     def __init__(self, length: int = STREAM_LENGTH) -> None:
-        self._waiting: deque[Event] = deque()
-        self._length = length
+        self._waiting: deque[Event] = deque(maxlen=length)
         self._dropped = 0
         self._closed = False
         self._changed = asyncio.Event()
@@ -142,13 +141,10 @@ class EventStream(AsyncIterator[Event]):
         return len(self._waiting)
 
     def push(self, event: Event) -> None:
-        if self._closed:
-            return
-        if len(self._waiting) >= self._length:
-            self._waiting.popleft()
-            self._dropped += 1
-        self._waiting.append(event)
-        self._changed.set()
+        if not self._closed:
+            self._dropped += len(self._waiting) == self._waiting.maxlen
+            self._waiting.append(event)
+            self._changed.set()
 
     def close(self) -> None:
         """End the stream after what is waiting in it."""

@@ -11,10 +11,10 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
+from itertools import count
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from pydantic import ValidationError
@@ -258,20 +258,25 @@ def name_tools(
     tool that no other tool gets, also while theirs is not there."""
     pairs = {(computer, tool.name): tool for computer, listed in tools.items() for tool in listed}
     names: dict[tuple[str, str], str] = dict(kept or {})
-
-    def short_name(computer: str, tool: str) -> str:
-        return _legal(f"{computer}__{tool}" if looks_foreign(tool, computer, tools) else tool, (computer, tool))
-
-    steps: tuple[Callable[[str, str], str], ...] = (
-        short_name,
-        lambda computer, tool: _legal(f"{computer}__{tool}", (computer, tool)),
-        *(partial(_hashed, digits=digits) for digits in range(8, 64, 8)),
-    )
-    for name_of in steps:
-        wanted = {pair: name_of(*pair) for pair in pairs if pair not in names}
-        taken = Counter(wanted.values()) + Counter(names.values()) + Counter([READ_RESULT])
-        names.update({pair: name for pair, name in wanted.items() if taken[name] == 1})
+    unnamed = {pair: _names(*pair, tools) for pair in pairs if pair not in names}
+    while unnamed:
+        wanted = {pair: next(candidates) for pair, candidates in unnamed.items()}
+        taken = Counter([READ_RESULT, *wanted.values(), *names.values()])
+        for pair, name in wanted.items():
+            if taken[name] == 1:
+                names[pair] = name
+                del unnamed[pair]
     return [NamedTool(names[pair], pair[0], pairs[pair]) for pair in sorted(pairs)]
+
+
+def _names(computer: str, tool: str, computers: Iterable[str]) -> Iterator[str]:
+    """Names for a tool, the best first."""
+    qualified = f"{computer}__{tool}"
+    for name in (qualified if looks_foreign(tool, computer, computers) else tool, qualified):
+        is_legal = len(name) in range(1, MAX_NAME + 1) and not _ILLEGAL.search(name)
+        yield name if is_legal else _with_digest(name, f"{computer}\0{tool}")
+    for salt in count():
+        yield _with_digest(qualified, f"{computer}\0{tool}" + "\0" * salt)
 
 
 def looks_foreign(name: str, computer: str, computers: Iterable[str]) -> bool:
@@ -304,17 +309,9 @@ def object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, "type": "object", "properties": schema.get("properties") or {}}
 
 
-def _legal(name: str, pair: tuple[str, str]) -> str:
-    return name if 1 <= len(name) <= MAX_NAME and not _ILLEGAL.search(name) else _with_digest(name, pair)
-
-
-def _hashed(computer: str, tool: str, *, digits: int) -> str:
-    return _with_digest(f"{computer}__{tool}", (computer, tool), digits)
-
-
-def _with_digest(readable: str, pair: tuple[str, str], digits: int = 8) -> str:
-    digest = sha256("\0".join(pair).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
-    return f"{_ILLEGAL.sub('_', readable)[: MAX_NAME - digits - 1]}_{digest}"
+def _with_digest(readable: str, hashed: str) -> str:
+    digest = sha256(hashed.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{_ILLEGAL.sub('_', readable)[: MAX_NAME - 9]}_{digest}"
 
 
 def _arguments(arguments: object) -> Mapping[str, Any]:

@@ -202,7 +202,7 @@ class GatewayCheck:
         """Why the service is not ready; None if its token was accepted at the last check, even if over a quota."""
 
     async def run(self) -> None:
-        addresses, backoff = Addresses(self._settings.gateways), Backoff(FIRST_DELAY_S, MAX_DELAY_S)
+        addresses, backoff = Addresses(listed(self._settings.url)), Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         auth = {DELEGATES: True} if self._settings.auth_configured else {}
         options = ConnectionOptions(auth=auth, token=self._settings.gateway_token)
         while True:

@@ -27,6 +27,7 @@ from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.settings import McpSettings
 from smcp_proto.validation import refused
 from smcp_service.lifecycle import Background
+from smcp_service.settings import listed
 
 LAST_CALLS_S: Final = 5.0
 """How long running calls may take when the office is being left: other replicas wait for its seat meanwhile."""
@@ -206,7 +207,7 @@ class Offices:
             listing=ToolListOptions(
                 mode=lambda context: client_options(context.request).tools,
                 max_tools=settings.mcp_max_tools,
-                always=settings.always_listed,
+                always=listed(settings.mcp_always_list),
             ),
             max_chars=lambda context: client_options(context.request).max_chars,
             when_gone=_when_gone,
@@ -247,7 +248,7 @@ class Offices:
     def _agent(self, office: str) -> SmcpAgent:
         settings = self._settings
         return SmcpAgent(
-            settings.gateways,
+            listed(settings.url),
             office=office,
             name=settings.mcp_name,
             token=settings.gateway_token,

@@ -88,17 +88,9 @@ class McpSettings(AuthSettings, QuotaSettings):
     )
 
     @property
-    def always_listed(self) -> tuple[str, ...]:
-        return listed(self.mcp_always_list)
-
-    @property
     def max_request(self) -> int:
         """Bytes of the largest request: half of what gateways take, as the MCP SDK reads it in one step (ADR 0044)."""
         return max(self.max_payload // 8, min(self.max_payload, MIB))
-
-    @property
-    def gateways(self) -> tuple[str, ...]:
-        return listed(self.url)
 
     @property
     def gateway_token(self) -> Token | None:
