@@ -145,24 +145,6 @@ def test_options_after_a_double_dash_stand_in_the_entry() -> None:
     assert arguments == [*ARGUMENTS, "--name", "desk", "--always-list", "git_*"]
 
 
-@pytest.mark.parametrize("how", ["--print", "--yes"])
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        (["--max-tolls", "3"], "No such option: --max-tolls"),
-        (["--max-tools", "0"], "'--max-tools'"),
-        (["--max-payload", "much"], "'--max-payload'"),
-        (["--tools"], "'--tools' requires an argument"),
-    ],
-)
-def test_options_that_the_command_would_refuse_are_refused_at_once(
-    home: Path, how: str, more: list[str], why: str
-) -> None:
-    code, out, err = install("cursor", how, "--", *more)
-    assert (code, out, list(home.iterdir())) == (2, "", [])
-    assert why in err
-
-
 def test_a_token_is_a_reference_where_the_client_has_one_and_private_elsewhere(home: Path) -> None:
     entries = {}
     for client in FILES:

@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import uuid4
 
@@ -201,9 +200,7 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _stop(self) -> None:

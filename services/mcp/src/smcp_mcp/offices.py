@@ -180,8 +180,17 @@ class Offices:
             await asyncio.wait(self._holding)
 
     async def _hold(self, office: str, joined: asyncio.Future[HeldOffice]) -> None:
+        settings = self._settings
         try:
-            async with self._agent(office) as agent:
+            async with SmcpAgent(
+                listed(settings.url),
+                office=office,
+                name=settings.mcp_name,
+                token=settings.gateway_token,
+                max_message=settings.max_payload + MAX_MESSAGE - MAX_PAYLOAD,
+                previews=self._previews,
+                max_away=AWAY_S,
+            ) as agent:
                 await self._serve(agent, joined)
             _log.info("left an office", extra={"office": office})
         except RateLimited as error:  # the quota is that of smcp-mcp, not of the client, so the client gets no 429
@@ -244,15 +253,3 @@ class Offices:
                 stop_hearing()
                 del self.held[agent.office]
                 await held.close()
-
-    def _agent(self, office: str) -> SmcpAgent:
-        settings = self._settings
-        return SmcpAgent(
-            listed(settings.url),
-            office=office,
-            name=settings.mcp_name,
-            token=settings.gateway_token,
-            max_message=settings.max_payload + MAX_MESSAGE - MAX_PAYLOAD,
-            previews=self._previews,
-            max_away=AWAY_S,
-        )

@@ -4,7 +4,6 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,22 +26,6 @@ TokenFile = Annotated[
     typer.Option(metavar="FILE", help="A file with the token, read before each connection: it may be renewed."),
 ]
 
-CallLimit = Annotated[
-    float, typer.Option("--timeout", min=1, max=MAX_TIMEOUT_S, metavar="SECONDS", help="How long a call may take.")
-]
-Tools = Annotated[
-    ToolMode,
-    typer.Option(help="all: every tool; search: only the search tools; auto: search above --max-tools."),
-]
-MaxTools = Annotated[int, typer.Option(min=1, metavar="N", help="The longest list of tools without a search.")]
-AlwaysList = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PATTERN", help="Also list tools whose name matches; repeatable."),
-]
-MaxChars = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Cut longer results; the rest is a resource. Default: never.")
-]
-
 app = typer.Typer()
 
 
@@ -50,11 +33,21 @@ app = typer.Typer()
 def mcp(
     context: typer.Context,
     token_file: TokenFile = None,
-    timeout: CallLimit = MAX_TIMEOUT_S,
-    tools: Tools = ToolMode.AUTO,
-    max_tools: MaxTools = MAX_TOOLS,
-    always_list: AlwaysList = None,
-    max_chars: MaxChars = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, max=MAX_TIMEOUT_S, metavar="SECONDS", help="How long a call may take.")
+    ] = MAX_TIMEOUT_S,
+    tools: Annotated[
+        ToolMode, typer.Option(help="all: every tool; search: only the search tools; auto: search above --max-tools.")
+    ] = ToolMode.AUTO,
+    max_tools: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The longest list of tools without a search.")
+    ] = MAX_TOOLS,
+    always_list: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Also list tools whose name matches; repeatable.")
+    ] = None,
+    max_chars: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Cut longer results; the rest is a resource. Default: never.")
+    ] = None,
 ) -> None:
     """Offer the office to an MCP client, as an MCP server on standard input and output."""
     if context.invoked_subcommand is not None:
@@ -127,7 +120,6 @@ def install(
         arguments += _if_given(context, option, str(value))
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     arguments += more or []
-    _check_options(context, arguments)
     wanted = known.entry(_command(), arguments, token)
     print_hint(f"The entry for {known.title}, whose file is {known.path}:")
     hidden = [*arguments[:2], ",".join(map(without_login, chosen.urls)), *arguments[3:]]
@@ -153,14 +145,6 @@ def install(
         print_hint("Its secret stands in that file, which nobody else may read now. --token-file keeps a token out.")
     elif token is not None:
         print_hint(f"The token is not in that file: {known.title} asks for it, or takes it from {VARIABLE}.")
-
-
-def _check_options(context: typer.Context, arguments: Sequence[str]) -> None:
-    """Refuse options that the command of the entry would refuse at each start."""
-    command, root = context.parent, context.find_root()
-    assert command is not None  # `mcp`
-    given = root.command.make_context(root.info_name, list(arguments))
-    command.command.make_context(command.info_name, given.args, parent=given)
 
 
 def _if_given(context: typer.Context, option: str, value: str) -> list[str]:

@@ -67,8 +67,6 @@ async def with_token(options: ConnectionOptions) -> ConnectionOptions:
         try:
             async with asyncio.timeout(options.connect_timeout):
                 token = await _fetching(token)
-        except TimeoutError as error:
-            raise TokenUnavailable(f"there was no token within {options.connect_timeout:g} s") from error
         except SmcpError:
             raise
         except Exception as error:
