@@ -59,11 +59,9 @@ def windows(desktop: Mapping[str, Any]) -> tuple[Window, ...]:
 def prompt_text(desktops: Mapping[str, Mapping[str, Any]]) -> str:
     """Desktops, by their Computers, as a block of text for a model's prompt; empty where no window is open.
 
-    A window of a slow MCP server says how old it is. What a window shows was written by others. It can neither end its
-    own block nor open another one's: the tags end with a code that it cannot know (`<window-3f9a1c20 uri="…">`), and
-    what looks like a tag of ours in it gets a backslash behind the `<`.
-
-    The same desktops give the same text for as long as the process lives, so that a model's cache of prompts holds.
+    What a window shows was written by others. It can neither end its own block nor open another one's: the tags end
+    with a code that it cannot know (`<window-3f9a1c20 uri="…">`), and what looks like a tag of ours in it gets a
+    backslash behind the `<`. The same desktops give the same text, so that a model's cache of prompts holds.
     """
     opened = {computer: windows(desktop) for computer, desktop in desktops.items()}
     code = hmac.digest(_PROCESS_KEY, repr(opened).encode("utf-8", "surrogatepass"), "sha256").hex()[:8]
@@ -90,12 +88,7 @@ class DesktopMethods:
 
         `desktops` has one text for each window, in the Computer's order: its URI, then, where it has text, an empty
         line and the text. `a2c_missing` says how many windows could not be read, `a2c_ages` how long ago each was read
-        (seconds) where an MCP server is slow.
-
-        Args:
-            size: at most so many windows; 0 or less: none; None: all.
-            window: only the window with this URI, if it is there.
-
+        (seconds) where an MCP server is slow. `size`: at most so many windows; `window`: only the one with this URI.
         Raises SmcpError: as `call_tool`.
         """
         request = self._rpc.query(GetDeskTopReq, computer, desktop_size=size, window=window)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from smcp_proto.schemas import (
     Capabilities,
@@ -36,8 +36,7 @@ class ComputerEvent(Event):
 
 
 class ComputerEntered(ComputerEvent):
-    """A Computer came into the office; its tools are being fetched (`ToolsChanged` follows). Told of those that were
-    there before to whoever listened before the agent was opened."""
+    """A Computer came into the office; `ToolsChanged` follows."""
 
 
 class ComputerLeft(ComputerEvent):
@@ -46,7 +45,7 @@ class ComputerLeft(ComputerEvent):
 
 @dataclass(frozen=True)
 class ToolsChanged(ComputerEvent):
-    """A Computer's tools are others than before: than none where it has just entered, or could not say them so far."""
+    """A Computer's tools are others than before."""
 
     tools: tuple[SMCPTool, ...]
 
@@ -110,10 +109,7 @@ class RejoinRefused(Event):
 
 @dataclass(frozen=True)
 class Reconnected(Event):
-    """Back in the office; the events for what changed meanwhile came before this one.
-
-    Desktops, documents and resources may have changed: what is asked for from now on is not older than this.
-    """
+    """Back in the office; the events for what changed meanwhile came before this one."""
 
     url: str
     """Without the login that it may have."""
@@ -204,32 +200,24 @@ class EventHub:
             stream.close()
 
 
-_NOTIFICATIONS: Final[Mapping[str, tuple[type[BaseModel], Callable[[Any], ComputerEvent]]]] = {
-    "notify:update_desktop": (UpdateComputerConfigReq, lambda data: DesktopChanged(data.computer)),
-    "notify:update_finder": (UpdateComputerConfigReq, lambda data: FinderChanged(data.computer)),
-    "notify:update_capabilities": (
-        UpdateCapabilitiesReq,
-        lambda data: CapabilitiesChanged(data.computer, data.capabilities),
-    ),
-    "notify:resources/list_changed": (
-        ResourceListChangedNotification,
-        lambda data: ResourcesChanged(data.computerId, data.serverId),
-    ),
-    "notify:resources/updated": (
-        ResourceUpdatedNotification,
-        lambda data: ResourceUpdated(
-            data.computerId, data.payload.params.uri, data.serverId, data.payload.params.title
-        ),
-    ),
-}
-
-
 def event_of(name: str, data: Mapping[str, Any]) -> ComputerEvent | Notified:
     """The event for a notification; `Notified` where it is about something else, or malformed."""
-    if name in _NOTIFICATIONS:
-        model, make = _NOTIFICATIONS[name]
-        with suppress(ValidationError):
-            event = make(model.model_validate(data))
-            if event.computer:
-                return event
-    return Notified(name, data)
+    event: ComputerEvent | None = None
+    said: Any
+    with suppress(ValidationError):
+        match name:
+            case "notify:update_desktop":
+                event = DesktopChanged(UpdateComputerConfigReq.model_validate(data).computer)
+            case "notify:update_finder":
+                event = FinderChanged(UpdateComputerConfigReq.model_validate(data).computer)
+            case "notify:update_capabilities":
+                said = UpdateCapabilitiesReq.model_validate(data)
+                event = CapabilitiesChanged(said.computer, said.capabilities)
+            case "notify:resources/list_changed":
+                said = ResourceListChangedNotification.model_validate(data)
+                event = ResourcesChanged(said.computerId, said.serverId)
+            case "notify:resources/updated":
+                said = ResourceUpdatedNotification.model_validate(data)
+                resource = said.payload.params
+                event = ResourceUpdated(said.computerId, resource.uri, said.serverId, resource.title)
+    return event if event is not None and event.computer else Notified(name, data)

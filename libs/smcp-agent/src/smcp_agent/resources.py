@@ -56,8 +56,8 @@ class FinderFilter(TypedDict, total=False):
 
 
 class ResourceMethods:
-    """What `SmcpAgent` can do with documents, resources and prompts. They come as the MCP server lists them (MCP's
-    Resource, ResourceTemplate and Prompt, as JSON), with `serverId` where the Computer says so: ours does."""
+    """What `SmcpAgent` can do with documents, resources and prompts. They come as the MCP server lists them, with
+    `serverId` where the Computer says so: ours does."""
 
     _rpc: RpcClient
     _answers: AnswerCache
@@ -120,10 +120,7 @@ class ResourceMethods:
         """One page of resources, asked for now: `resources`; `nextCursor` if there are more; `computer`, whose they
         are; and `meta` if something could not be listed (see `SKIPPED`). Raises SmcpError: as `read_resource`.
 
-        Args:
-            computer: None: those of all Computers in the office, one after the other; a page names its Computer.
-            server: only those of this MCP server.
-            cursor: the `nextCursor` of the page before.
+        `computer`: None: those of all Computers, one after the other; `server`: only those of this MCP server.
         """
         return await self._list_page("resources", computer, server, cursor)
 
@@ -147,13 +144,13 @@ class ResourceMethods:
     async def list_resource_templates(
         self, computer: str | None = None, *, server: str | None = None, cursor: str | None = None
     ) -> JsonObject:
-        """One page of `resourceTemplates`, asked for now. Arguments, other fields and errors: as `list_resources`."""
+        """One page of `resourceTemplates`. As `list_resources`."""
         return await self._list_page("resourceTemplates", computer, server, cursor)
 
     def iter_resource_templates(
         self, computer: str | None = None, *, server: str | None = None
     ) -> AsyncIterator[JsonObject]:
-        """All templates, one page after the other, for `async for`. As `list_resource_templates`."""
+        """All templates, for `async for`. As `list_resources`."""
         return self._items("resourceTemplates", computer, server)
 
     async def complete(
@@ -168,13 +165,8 @@ class ResourceMethods:
     ) -> JsonObject:
         """What an argument of a template may be (finder.txt, completion): MCP's `values`, `total` and `hasMore`.
 
-        Args:
-            template: a `uriTemplate`, as `list_resource_templates` gives it.
-            argument: one of its arguments: of documents `doc_ref`, `page_index`, `element_id`.
-            value: what it begins with.
-            chosen: the other arguments, as far as they are chosen.
-
-        Raises SmcpError: as `read_resource`.
+        `template`: a `uriTemplate`; `argument`: one of its arguments, which begins with `value`; `chosen`: the other
+        arguments, as far as they are chosen. Raises SmcpError: as `read_resource`.
         """
         reference = {"type": "ref/resource", "uri": template}
         return await self._complete(computer, reference, argument, value, chosen, server)
@@ -190,7 +182,7 @@ class ResourceMethods:
         await self._subscriptions.remove(Subscription(computer, uri, server))
 
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """The subscriptions, also those that are being renewed."""
+        """The subscriptions."""
         return self._subscriptions.all()
 
     async def _send_subscription(self, verb: Literal["subscribe", "unsubscribe"], wanted: Subscription) -> None:

@@ -119,7 +119,7 @@ LARGEST: Final = 500_000
 
 class Previews:
     """Cuts results, and keeps the whole texts, each for the user for whom the tool was called. Where they are too many,
-    the user who has most of them loses the oldest: nobody pushes out another one's."""
+    the user who has most of them loses the oldest."""
 
     def __init__(self) -> None:
         self._texts: dict[str, tuple[str, str | None]] = {}

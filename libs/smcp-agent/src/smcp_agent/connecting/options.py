@@ -1,7 +1,6 @@
-"""Options of a connection, and its token, which may be the key that `smcp up` makes for one run.
-
-Clients of the same user find that key in a file, named after the URL's host and port as `smcp up` prints them; not
-after `localhost`: another user could listen on the other address that it stands for, and would get the key.
+"""Options of a connection, and its token, which may be the key that `smcp up` makes for one run: clients of the same
+user find it in a file, named after the URL's host and port. Not after `localhost`: another user could listen on the
+other address that it stands for, and would get the key.
 """
 
 import asyncio
