@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus.bus import BodyTooLarge, TransferFailed
-from smcp_bus.nats.chunks import (
+from smcp_bus.nats.transfers import (
     MAX_CHUNKS,
     Plan,
     announced_plan,

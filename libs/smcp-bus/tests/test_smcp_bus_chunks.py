@@ -9,9 +9,9 @@ import pytest
 
 from smcp_bus.bus import ConnectionLost, Incoming, Reply, RequestHandler, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
-from smcp_bus.nats import chunks
+from smcp_bus.nats import transfers
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.chunks import Send, chunk_index
+from smcp_bus.nats.transfers import Send, chunk_index
 from smcp_testing.bad_bus import BadBus, Rates, interpose
 from smcp_testing.echo_buses import MIB, body_of, echo, two
 from smcp_testing.nats_process import NatsServer
@@ -161,7 +161,7 @@ async def test_a_finished_body_is_freed_without_the_garbage_collector(nats_url: 
         try:
             replies = await asyncio.gather(*(asker.request("echo", body, timeout=30) for body in bodies))
             assert [reply.body for reply in replies] == bodies
-            assert [held for held in gc.get_objects() if isinstance(held, chunks.Pulling)] == []
+            assert [held for held in gc.get_objects() if isinstance(held, transfers.Pulling)] == []
         finally:
             gc.enable()
 
@@ -207,7 +207,7 @@ async def test_a_transfer_fails_within_a_second_when_the_peer_dies(nats_url: str
 async def test_a_suspended_peer_does_not_hold_the_budget_for_ever(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "_STALL_S", 0.3)
+    monkeypatch.setattr(transfers, "_STALL_S", 0.3)
     async with two(nats_url) as (asker, server):
         await server.serve("large", gives(bytes(8 * MIB)))
         async with BadBus(server, 1, chunks=Rates(lost=1)):

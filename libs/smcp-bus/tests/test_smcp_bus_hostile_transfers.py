@@ -18,12 +18,11 @@ from smcp_bus import subjects
 from smcp_bus.bus import BusError, Incoming, Reply, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.limits import ByteBudget
-from smcp_bus.nats import chunks, transfers
+from smcp_bus.nats import transfers
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.chunks import Plan, Pulling, chunk_head, chunk_index
 from smcp_bus.nats.client import NatsClient
 from smcp_bus.nats.receiving import Inbox
-from smcp_bus.nats.transfers import office_of
+from smcp_bus.nats.transfers import Plan, Pulling, chunk_head, chunk_index, office_of
 from smcp_bus.nats.wire import CHUNKS, SIZE
 from smcp_proto.member_names import encode_name
 from smcp_testing.trickle import FIRST, TOTAL, Trickle
@@ -74,7 +73,7 @@ async def test_two_offices_that_repeat_a_chunk_for_ever_delay_no_answer_of_a_thi
         for _ in range(3):
             assert (await gateway.request(reads("b"), b"", timeout=20)).body == answer
         await eventually(lambda: trickle.sent > 8)
-        monkeypatch.setattr(chunks, "_STALL_S", 0.5)
+        monkeypatch.setattr(transfers, "_STALL_S", 0.5)
         outcomes = await asyncio.gather(*attacks, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [TransferFailed] * 8
         assert gateway.stats().budget_used == gateway.stats().budget_waiting == 0
@@ -86,7 +85,7 @@ async def test_two_offices_that_repeat_a_chunk_for_ever_delay_no_answer_of_a_thi
 async def test_a_body_that_comes_too_slowly_is_given_up_although_its_request_has_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, bound: str, seconds: float, size: int
 ) -> None:
-    monkeypatch.setattr(chunks, bound, seconds)
+    monkeypatch.setattr(transfers, bound, seconds)
     async with attacker(nats_url) as client, open_bus(BusConfig(url=nats_url)) as gateway:
         trickle = Trickle(client, size=size, pause=0.4, new=True)
         await trickle.serve(reads("a"))
@@ -99,7 +98,7 @@ async def test_a_body_that_comes_too_slowly_is_given_up_although_its_request_has
 async def test_the_time_in_which_the_chunks_of_others_come_first_is_not_the_peers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(chunks, "_STALL_S", 0.2)
+    monkeypatch.setattr(transfers, "_STALL_S", 0.2)
     flights, asked = ByteBudget(FIRST), []
     others = flights.ask(FIRST, lambda: None)
     plan = Plan(2 * FIRST, FIRST)

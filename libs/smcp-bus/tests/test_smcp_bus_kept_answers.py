@@ -11,7 +11,7 @@ from nats.aio.client import Client
 
 from smcp_bus.bus import Incoming, NoResponder, Reply, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
-from smcp_bus.nats import chunks, transfers
+from smcp_bus.nats import transfers
 from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.nats.wire import CHUNK, SIZE
 from smcp_testing.bad_bus import BadBus, Rates
@@ -120,7 +120,7 @@ async def test_an_answer_is_kept_while_its_receiver_waits_for_budget(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfers, "IDLE_S", 1.5)
-    monkeypatch.setattr(chunks, "_SIGN_S", 0.3)
+    monkeypatch.setattr(transfers, "_SIGN_S", 0.3)
     async with keeper(nats_url) as (bus, large), open_bus(BusConfig(url=nats_url)) as asker:
         large.may.set()
         all_of_it = asker.transfers.budget.ask(asker.transfers.budget.limit, lambda: None)
@@ -137,7 +137,7 @@ async def test_an_answer_is_kept_while_its_receiver_waits_for_budget(
 async def test_a_receiver_waiting_for_budget_notices_that_the_answer_is_gone(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "_SIGN_S", 0.5)
+    monkeypatch.setattr(transfers, "_SIGN_S", 0.5)
     async with open_bus(BusConfig(url=nats_url)) as asker:
         all_of_it = asker.transfers.budget.ask(asker.transfers.budget.limit, lambda: None)
         async with keeper(nats_url) as (_, large):

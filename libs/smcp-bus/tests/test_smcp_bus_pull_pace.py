@@ -6,7 +6,7 @@ from collections import Counter
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import Bus, BusConfig, open_bus
-from smcp_bus.nats.chunks import Send, chunk_index, is_chunk
+from smcp_bus.nats.transfers import Send, chunk_index, is_chunk
 from smcp_testing.bad_bus import interpose
 from smcp_testing.waiting import eventually
 

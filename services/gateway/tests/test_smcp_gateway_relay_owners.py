@@ -10,7 +10,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import Bus
-from smcp_bus.nats.chunks import Send
+from smcp_bus.nats.transfers import Send
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_contract import Joined
 from smcp_gateway.handlers import relay

@@ -25,7 +25,7 @@ from smcp_bus.bus import (
     Subscription,
 )
 from smcp_bus.nats.bus import Bus
-from smcp_bus.nats.chunks import Send
+from smcp_bus.nats.transfers import Send
 from smcp_testing.fault_schedule import SOUND, Fates
 from smcp_testing.fault_schedule import Rates as Rates
 

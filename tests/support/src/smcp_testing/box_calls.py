@@ -5,7 +5,7 @@ from typing import Any
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import REQ_ID
-from smcp_bus.nats.chunks import Send
+from smcp_bus.nats.transfers import Send
 from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT
 from smcp_testing.gateway_world import Client, reply
 

@@ -20,12 +20,11 @@ from smcp_bus.bus import (
     RequestHandler,
     Subscription,
 )
-from smcp_bus.nats.chunks import Outgoing, is_chunk
 from smcp_bus.nats.client import FLUSH_S, NatsClient
 from smcp_bus.nats.config import BusConfig as BusConfig
 from smcp_bus.nats.config import BusStats as BusStats
 from smcp_bus.nats.receiving import ROOT, Awaited, Inbox, Serving
-from smcp_bus.nats.transfers import Transfers
+from smcp_bus.nats.transfers import Outgoing, Transfers, is_chunk
 from smcp_bus.nats.wire import NOTE_HEAD, SIZE, decode_head, encode_head, encode_request_head, is_no_responders
 
 _log = logging.getLogger(__name__)
