@@ -74,6 +74,7 @@ class Bus(NatsClient):
         self.max_body = config.max_payload
         self._inbox = Inbox(self.inbox_prefix, self.process)
         super().__init__(config, lost=self._inbox.lose_all, denied=self._denied)
+        self.attach(self._inbox.subject, "", self._inbox.receive)
         self.transfers = Transfers(
             self,
             self._inbox,
@@ -219,15 +220,6 @@ class Bus(NatsClient):
             if isinstance(entry, PendingReply) and entry.subject.lower() == denial["subject"]:
                 entry.fail(NoResponder("not permitted to ask on this subject"))
 
-    async def open(self) -> None:
-        await self.connect(self.inbox_prefix)
-        try:
-            self.attach(self._inbox.subject, "", self._inbox.receive)
-            await self.flush()
-        except BaseException:
-            await self.disconnect()
-            raise
-
     async def close(self) -> None:
         """For `open_bus`: first what runs, then the connection."""
         left = list(self._received.values())
@@ -260,7 +252,7 @@ async def open_bus(config: BusConfig, *, opening: Callable[[Bus], None] | None =
     bus = Bus(config)
     if opening is not None:
         opening(bus)
-    await bus.open()
+    await bus.connect(bus.inbox_prefix)
     try:
         yield bus
     finally:
