@@ -131,7 +131,7 @@ class Bus(NatsClient):
         head = encode_request_head(headers, max(0, int(timeout * 1000)))
         self.check(subject, len(part), len(head))
         pending = PendingReply(subject, outgoing, deadline, progress)
-        token, reply_subject = self._inbox.enter(pending, deadline)
+        token, reply_subject = self._inbox.enter(pending)
         try:
             self.send(subject, reply_subject, head, part)
             if outgoing is not None and progress is not None:

@@ -50,12 +50,17 @@ class Entry:
     """What answers at one address of the inbox."""
 
     __slots__ = ()
+    deadline = math.inf
+    """When it fails as timed out (loop time)."""
 
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
         """A message came. It must neither block nor raise."""
 
     def lost(self) -> None:
         """The connection broke."""
+
+    def fail(self, error: BusError) -> None:
+        """The outcome is this error, unless there is one."""
 
 
 class Awaited(Entry, Generic[T]):
@@ -72,7 +77,6 @@ class Awaited(Entry, Generic[T]):
         self.fail(ConnectionLost("the connection to nats-server broke"))
 
     def fail(self, error: BusError) -> None:
-        """The outcome is this error, unless there is one."""
         if not self.future.done():
             self.future.set_result(error)
 
@@ -93,15 +97,15 @@ class Inbox:
         """When the timer runs out, at the earliest deadline (loop time)."""
         self.entries: dict[bytes, Entry] = {}
 
-    def enter(self, entry: Entry, deadline: float = math.inf) -> tuple[bytes, str]:
-        """Give `entry` a token; returns it and the subject that reaches it. `deadline`: of an `Awaited`."""
+    def enter(self, entry: Entry) -> tuple[bytes, str]:
+        """Give `entry` a token; returns it and the subject that reaches it."""
         self._count += 1
         # A responder learns one token. It must not be able to guess another one, and reply there.
         token = f"{self._count:x}-{os.urandom(_SECRET).hex()}"
         key = token.encode()
         self.entries[key] = entry
-        if deadline < self._expires_at:
-            self._expire_at(deadline)
+        if entry.deadline < self._expires_at:
+            self._expire_at(entry.deadline)
         return key, self._root + token
 
     def _expire_at(self, deadline: float) -> None:
@@ -114,11 +118,11 @@ class Inbox:
 
     def _expire(self) -> None:
         due = asyncio.get_running_loop().time() + _EARLY_S
-        waiting = [entry for entry in self.entries.values() if isinstance(entry, Awaited)]
-        for entry in waiting:
+        for entry in self.entries.values():
             if entry.deadline <= due:
                 entry.fail(RequestTimedOut("the answer did not arrive in time"))
-        self._expire_at(min((entry.deadline for entry in waiting if entry.deadline > due), default=math.inf))
+        later = (entry.deadline for entry in self.entries.values() if entry.deadline > due)
+        self._expire_at(min(later, default=math.inf))
 
     def leave(self, token: bytes) -> None:
         self.entries.pop(token, None)
@@ -297,10 +301,7 @@ class Serving:
             if not isinstance(body, bytes):
                 return body
             incoming = replace(incoming, body=body, headers=without_plan(incoming.headers))
-        answer = await self.handler(incoming)
-        if self.answers and not isinstance(answer, Reply):
-            raise TypeError(f"a handler gave {type(answer).__name__} in place of a Reply")
-        return answer
+        return await self.handler(incoming)
 
 
 def _deadline(headers: Headers, arrived: float) -> float | None:

@@ -298,7 +298,7 @@ class Transfers:
         if not address:
             raise TransferFailed("a chunked body without a way to its rest")
         pulling = Pulling(self._send, self._flights, address, plan, first, office, deadline)
-        token, pulling.subject = self.inbox.enter(pulling, deadline)
+        token, pulling.subject = self.inbox.enter(pulling)
         grant = self.budget.ask(plan.total, pulling.start, office)
         try:
             pulling.wait()
