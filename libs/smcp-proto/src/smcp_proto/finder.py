@@ -6,7 +6,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
-from smcp_proto.schemas.finder import DEFAULT_LIMIT, DEFAULT_OFFSET, ELEMENT_CATEGORIES, MAX_LIMIT
+from smcp_proto.schemas.finder import DEFAULT_LIMIT, DEFAULT_OFFSET, ELEMENT_CATEGORIES
 from smcp_proto.sorting import NUL, fold, instant, server_order
 from smcp_proto.uris import DpeUri, parse_dpe_uri
 from smcp_proto.validation import type_name
@@ -147,12 +147,8 @@ def organize_finder(
         keywords: documents that hold any of them in title, keywords or summary; none, or nothing but empty ones: all.
         file_type: only documents of exactly this type; None or empty: all. Neither case nor a dot before it counts.
         history: the MCP servers of the tool calls, the oldest call first.
-        offset, limit: from 0; 1 to 100. Raises ValueError, which begins with the name of what is out of its range.
+        offset, limit: from 0; from 1 (`GetFinderReq`).
     """
-    if offset < 0:
-        raise ValueError("offset: not an integer from 0 on")
-    if not 1 <= limit <= MAX_LIMIT:
-        raise ValueError(f"limit: not from 1 to {MAX_LIMIT}")
     matching = _with_any(documents, keywords)
     if file_type:
         wanted = fold_type(file_type)
