@@ -18,14 +18,13 @@ from docs.contract.messages import (
 )
 from docs.contract.schemas import Document
 from smcp_bus import registry_contract
-from smcp_bus.dispatch import SECONDS
 from smcp_bus.subjects import OWNER_QUEUE, REGISTRY_QUEUE
-from smcp_proto.catalog import CATALOG, MEMBER, Ack, Row, SizeClass, TimeClass
+from smcp_proto.catalog import CATALOG, MEMBER, Ack, Row
 
 SMALL_BYTES: Final = 64 * 1024
-"""What `SizeClass.SMALL` means at the gateway."""
+"""Of a request at the gateway."""
 BODY_BYTES: Final = 8 * 1024 * 1024
-"""The same of `SizeClass.BODY`, unless a setting says otherwise."""
+"""Of a large one, unless a setting says otherwise."""
 TO_OFFICE: Final = "Sent to all members of the office except the one that caused it."
 TO_AGENT: Final = "Sent to the office's Agent."
 TO_CALLER: Final = "Sent to the Agent that waits for the call, if its request has `a2c_progress: true`."
@@ -144,11 +143,10 @@ def _unknown_operations() -> Document:
 
 
 def _limits(row: Row) -> Document:
-    small = row.size is SizeClass.SMALL
     errors = [*words.COMMON_ERRORS, *(words.CLIENT_ERRORS if prefix_of(row) == "client" else ())]
-    seconds: object = "the request's own `timeout`" if row.time_class is TimeClass.CALL else SECONDS[row.time_class]
-    limits: Document = {"x-seconds": seconds, "x-max-request-bytes": SMALL_BYTES if small else BODY_BYTES}
-    if not small:
+    seconds: object = "the request's own `timeout`" if row.seconds is None else row.seconds
+    limits: Document = {"x-seconds": seconds, "x-max-request-bytes": BODY_BYTES if row.is_large else SMALL_BYTES}
+    if row.is_large:
         limits["x-max-request-bytes-description"] = "default; SMCP_MAX_PAYLOAD / 4, at least 1 MiB"
     limits["x-errors"] = sorted(int(code) for code in errors)
     return limits | ({"x-rate-limited": words.METERED} if row.metered else {})

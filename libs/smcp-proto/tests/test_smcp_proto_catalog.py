@@ -10,53 +10,51 @@ from smcp_proto.catalog import (
     INTERNAL_VERBS,
     Ack,
     Row,
-    SizeClass,
-    TimeClass,
     by_verb,
     lookup,
     upstream,
 )
 
 EVENTS = """
-client:tool_call ToolCallReq CallToolResult agent tool_call reply call
-client:get_config GetComputerConfigReq GetComputerConfigRet agent get_config reply query
-client:get_tools GetToolsReq GetToolsRet agent get_tools reply query
-client:get_status GetStatusReq GetStatusRet agent get_status reply query
-client:get_desktop GetDeskTopReq GetDeskTopRet agent get_desktop reply query
-client:get_finder GetFinderReq GetFinderRet agent get_finder reply query
-client:resources/list ListResourcesReq ResourceRet agent resources_list reply query
-client:resources/read ReadResourceReq ResourceRet agent resources_read reply query
-client:resources/templates/list ListResourceTemplatesReq ResourceRet agent resources_templates_list reply query
-client:resources/subscribe SubscribeResourceReq ResourceRet agent resources_subscribe reply query
-client:resources/unsubscribe UnsubscribeResourceReq ResourceRet agent resources_unsubscribe reply query
-client:completion/complete CompleteReq ResourceRet agent completion_complete reply query
-client:prompts/list ListPromptsReq ResourceRet agent prompts_list reply query
-client:prompts/get GetPromptReq ResourceRet agent prompts_get reply query
-server:join_office EnterOfficeReq - agent+computer join_office done room
-server:leave_office LeaveOfficeReq - agent+computer leave_office done room
-server:list_room ListRoomReq ListRoomRet agent+computer list_room reply room
-server:tool_call_cancel AgentCallData - agent tool_call_cancel nothing room
-server:update_config UpdateComputerConfigReq - computer update_config nothing room
-server:update_tool_list UpdateToolListNotification - computer update_tool_list nothing room
-server:update_desktop UpdateComputerConfigReq - computer update_desktop nothing room
-server:update_finder UpdateComputerConfigReq - computer update_finder nothing room
-server:update_capabilities UpdateCapabilitiesReq - computer update_capabilities nothing room
-server:resources/list_changed ResourceListChangedNotification - computer resources_list_changed nothing room
-server:resources/updated ResourceUpdatedNotification - computer resources_updated nothing room
-server:tool_progress ToolProgressReq - computer tool_progress nothing room
-notify:enter_office EnterOfficeNotification - - enter_office none notice
-notify:leave_office LeaveOfficeNotification - - leave_office none notice
-notify:update_config UpdateMCPConfigNotification - - update_config none notice
-notify:update_tool_list UpdateToolListNotification - - update_tool_list none notice
-notify:update_desktop UpdateComputerConfigReq - - update_desktop none notice
-notify:update_finder UpdateComputerConfigReq - - update_finder none notice
-notify:tool_call_cancel AgentCallData - - tool_call_cancel none notice
-notify:update_capabilities UpdateCapabilitiesReq - - update_capabilities none notice
-notify:resources/list_changed ResourceListChangedNotification - computer resources_list_changed none notice
-notify:resources/updated ResourceUpdatedNotification - computer resources_updated none notice
-notify:tool_progress ToolProgressNotification - - tool_progress none notice
+client:tool_call ToolCallReq CallToolResult agent tool_call reply own
+client:get_config GetComputerConfigReq GetComputerConfigRet agent get_config reply 30
+client:get_tools GetToolsReq GetToolsRet agent get_tools reply 30
+client:get_status GetStatusReq GetStatusRet agent get_status reply 30
+client:get_desktop GetDeskTopReq GetDeskTopRet agent get_desktop reply 30
+client:get_finder GetFinderReq GetFinderRet agent get_finder reply 30
+client:resources/list ListResourcesReq ResourceRet agent resources_list reply 30
+client:resources/read ReadResourceReq ResourceRet agent resources_read reply 30
+client:resources/templates/list ListResourceTemplatesReq ResourceRet agent resources_templates_list reply 30
+client:resources/subscribe SubscribeResourceReq ResourceRet agent resources_subscribe reply 30
+client:resources/unsubscribe UnsubscribeResourceReq ResourceRet agent resources_unsubscribe reply 30
+client:completion/complete CompleteReq ResourceRet agent completion_complete reply 30
+client:prompts/list ListPromptsReq ResourceRet agent prompts_list reply 30
+client:prompts/get GetPromptReq ResourceRet agent prompts_get reply 30
+server:join_office EnterOfficeReq - agent+computer join_office done 10
+server:leave_office LeaveOfficeReq - agent+computer leave_office done 10
+server:list_room ListRoomReq ListRoomRet agent+computer list_room reply 10
+server:tool_call_cancel AgentCallData - agent tool_call_cancel nothing 10
+server:update_config UpdateComputerConfigReq - computer update_config nothing 10
+server:update_tool_list UpdateToolListNotification - computer update_tool_list nothing 10
+server:update_desktop UpdateComputerConfigReq - computer update_desktop nothing 10
+server:update_finder UpdateComputerConfigReq - computer update_finder nothing 10
+server:update_capabilities UpdateCapabilitiesReq - computer update_capabilities nothing 10
+server:resources/list_changed ResourceListChangedNotification - computer resources_list_changed nothing 10
+server:resources/updated ResourceUpdatedNotification - computer resources_updated nothing 10
+server:tool_progress ToolProgressReq - computer tool_progress nothing 10
+notify:enter_office EnterOfficeNotification - - enter_office none 10
+notify:leave_office LeaveOfficeNotification - - leave_office none 10
+notify:update_config UpdateMCPConfigNotification - - update_config none 10
+notify:update_tool_list UpdateToolListNotification - - update_tool_list none 10
+notify:update_desktop UpdateComputerConfigReq - - update_desktop none 10
+notify:update_finder UpdateComputerConfigReq - - update_finder none 10
+notify:tool_call_cancel AgentCallData - - tool_call_cancel none 10
+notify:update_capabilities UpdateCapabilitiesReq - - update_capabilities none 10
+notify:resources/list_changed ResourceListChangedNotification - computer resources_list_changed none 10
+notify:resources/updated ResourceUpdatedNotification - computer resources_updated none 10
+notify:tool_progress ToolProgressNotification - - tool_progress none 10
 """
-"""Event, request, reply, senders, verb, acknowledgement, time class."""
+"""Event, request, reply, senders, verb, acknowledgement, seconds."""
 
 TOLD = """
 server:tool_call_cancel
@@ -148,7 +146,7 @@ def test_every_event_is_what_the_protocol_says() -> None:
             "+".join(sorted(row.senders)) or "-",
             row.verb,
             row.ack.value,
-            row.time_class.value,
+            "own" if row.seconds is None else f"{row.seconds:g}",
         ]
         for row in CATALOG.values()
     ]
@@ -201,7 +199,7 @@ def test_a_known_event_is_found_by_its_name_and_by_its_verb(row: Row) -> None:
 
 
 def test_only_a_call_carries_a_large_body() -> None:
-    assert [row.event for row in CATALOG.values() if row.size is SizeClass.BODY] == ["client:tool_call"]
+    assert [row.event for row in CATALOG.values() if row.is_large] == ["client:tool_call"]
 
 
 @pytest.mark.rule(
@@ -225,8 +223,8 @@ def test_an_unknown_client_event_is_relayed(event: str) -> None:
         reply=schemas.UnknownRet,
         senders=frozenset({"agent"}),
         ack=Ack.REPLY,
-        time_class=TimeClass.QUERY,
-        size=SizeClass.BODY,
+        seconds=30,
+        is_large=True,
         notifies=None,
         source=UNKNOWN,
         metered=True,
@@ -246,8 +244,8 @@ def test_an_unknown_update_becomes_its_notification() -> None:
         reply=None,
         senders=frozenset({"computer"}),
         ack=Ack.NOTHING,
-        time_class=TimeClass.ROOM,
-        size=SizeClass.SMALL,
+        seconds=10,
+        is_large=False,
         notifies="notify:update_skills",
         source=UNKNOWN,
     )
@@ -261,8 +259,8 @@ def test_an_unknown_update_becomes_its_notification() -> None:
         reply=None,
         senders=frozenset(),
         ack=Ack.NONE,
-        time_class=TimeClass.NOTICE,
-        size=SizeClass.SMALL,
+        seconds=10,
+        is_large=False,
         notifies=None,
         source=UNKNOWN,
     )

@@ -20,7 +20,7 @@ from smcp_bus import bus, exact_json
 from smcp_bus.bus import NO_HEADERS, Headers, Note
 from smcp_bus.callers import Caller
 from smcp_bus.headers import REQ_ID
-from smcp_proto.catalog import Row, SizeClass, TimeClass
+from smcp_proto.catalog import QUERY_S, Row
 from smcp_proto.errors import (
     CUT_OFF,
     NO_ANSWER,
@@ -166,15 +166,6 @@ def to_smcp_error(error: Exception) -> SmcpError:
             return Internal("internal error")
 
 
-QUERY_S: Final = 30.0
-SECONDS: Final[Mapping[TimeClass, float]] = {
-    TimeClass.QUERY: QUERY_S,
-    TimeClass.ROOM: 10.0,
-    TimeClass.NOTICE: 10.0,
-    TimeClass.CALL: 3600.0,
-}
-"""How long the server side takes at most; a CALL's request says it itself (`timeout`)."""
-
 SIGNED: Final = frozenset({"server:list_room", "server:tool_call_cancel"})
 """Beside `client:*`: events in which the field `agent` is the Agent that sends them."""
 SUBSCRIBING: Final = frozenset({"client:resources/subscribe", "client:resources/unsubscribe"})
@@ -223,7 +214,7 @@ class Dispatcher:
 
         Args:
             body: the event's JSON: bytes as they came, or the object that a transport has parsed already.
-            deadline: when the caller stops waiting, in loop time (seconds); None: what the row's class says.
+            deadline: when the caller stops waiting, in loop time (seconds); None: what the row says.
 
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
@@ -245,7 +236,8 @@ class Dispatcher:
             except ValidationError as error:
                 request = malformed(error)
             if deadline is None:
-                deadline = asyncio.get_running_loop().time() + _seconds(row, request)
+                seconds = float(getattr(request, "timeout", QUERY_S)) if row.seconds is None else row.seconds
+                deadline = asyncio.get_running_loop().time() + seconds
             call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, note=note)
             self.running.add(call)
             try:
@@ -273,7 +265,7 @@ class Dispatcher:
 
     async def _read_large(self, row: Row, caller: Caller, body: bytes) -> dict[str, Any]:
         """Parse a request, unless it is too large or not for its sender."""
-        if row.size is SizeClass.SMALL:
+        if not row.is_large:
             raise TooLarge(REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
         authorize_sender(row, caller)
         await exact_json.check_cost(body, self.max_values, "the request")
@@ -334,12 +326,6 @@ def _signed(row: Row, caller: Caller, payload: dict[str, Any]) -> dict[str, Any]
     if row.event in SUBSCRIBING or (is_sender and "agent" in payload):
         return {**payload, "agent": caller.name}
     return payload
-
-
-def _seconds(row: Row, request: Any) -> float:
-    if row.time_class is TimeClass.CALL:
-        return float(getattr(request, "timeout", QUERY_S))
-    return SECONDS[row.time_class]
 
 
 _NO_CONTROL_CHARACTERS: Final = re.compile(NO_CONTROL_CHARACTERS)

@@ -9,7 +9,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, PlainSerializer,
 from pydantic_core import from_json
 
 from smcp_bus.exact_json import written
-from smcp_proto.catalog import COMPUTER, Row, SizeClass
+from smcp_proto.catalog import COMPUTER, Row
 from smcp_proto.member_names import Name, Role
 from smcp_proto.schemas import Capabilities
 from smcp_proto.validation import refused
@@ -306,9 +306,9 @@ FIND: Final = Row("server:find", FindComputer, Found, source=SOURCE)
 APPROVAL: Final = Row("server:approval", Approval, Nothing, COMPUTER, source=SOURCE)
 LEASE: Final = Row("hosts:lease", LeaseRenewal, LeaseState, source=SOURCE)
 GATEWAY_LEASE: Final = Row("hosts:gateway_lease", LeaseRenewal, LeaseState, source=SOURCE)
-ASSERT: Final = Row("hosts:assert", Assertion, AssertionResult, size=SizeClass.BODY, source=SOURCE)
+ASSERT: Final = Row("hosts:assert", Assertion, AssertionResult, is_large=True, source=SOURCE)
 ALIVE: Final = Row("hosts:alive", AliveQuestion, AliveAnswer, source=SOURCE)
-PENDING: Final = Row("client:pending", PendingQuestion, PendingAnswer, size=SizeClass.BODY, source=SOURCE)
+PENDING: Final = Row("client:pending", PendingQuestion, PendingAnswer, is_large=True, source=SOURCE)
 OFFICES: Final = Row("operators:offices", OfficesQuestion, Offices, source=SOURCE)
 SHOW_ROOM: Final = Row("operators:room", RoomQuestion, Room, source=SOURCE)
 RECORDS: Final = Row("operators:records", RecordsQuestion, Records, source=SOURCE)

@@ -28,7 +28,7 @@ from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
 from smcp_bus.request_spans import Attributes, Recorder, Request, RequestSpan, recorder
 from smcp_proto import tool_results
-from smcp_proto.catalog import CATALOG, Row, TimeClass, hex_trace_id, trace_id
+from smcp_proto.catalog import CATALOG, Row, hex_trace_id, trace_id
 from smcp_proto.errors import ErrorCode
 from smcp_proto.schemas.tools import TOOL_PROGRESS
 
@@ -168,8 +168,7 @@ def _open(
         (hex_trace_id(call.req_id) or _own_trace_id(call)) if parent is None else parent.trace_id,
         records.decide(parent, is_untrusted=is_untrusted),
         # Others fail without their caller's failing: their spans would have no parent.
-        recorded_on_failure=call.row.time_class is TimeClass.CALL
-        or (kind is SpanKind.SERVER and TRACEPARENT not in call.headers),
+        recorded_on_failure=call.row.seconds is None or (kind is SpanKind.SERVER and TRACEPARENT not in call.headers),
     )
     # The application of such a parent does not record it.
     is_linked = parent is not None and is_untrusted and not parent.trace_flags.sampled

@@ -40,26 +40,10 @@ class Ack(Enum):
     """A notification: receivers do not acknowledge it. A client that may send it gets the ack of `NOTHING`."""
 
 
-class TimeClass(Enum):
-    """How long the server side may take over the event."""
-
-    CALL = "call"
-    """As long as the request's own `timeout` says (1 to 3600 s)."""
-    QUERY = "query"
-    """30 s: a query to a Computer."""
-    ROOM = "room"
-    """10 s: a query to the registry."""
-    NOTICE = "notice"
-    """Nobody waits."""
-
-
-class SizeClass(Enum):
-    """How large a request may be."""
-
-    BODY = "body"
-    """Up to a quarter of the limit of an answer (8 MiB where `SMCP_MAX_PAYLOAD` is 32 MiB)."""
-    SMALL = "small"
-    """64 KiB: names, ids, filters."""
+QUERY_S: Final = 30.0
+"""For a query to a Computer."""
+ROOM_S: Final = 10.0
+"""For a query to the registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +55,11 @@ class Row:
     reply: type[BaseModel] | None = None
     senders: frozenset[Role] = MEMBER
     ack: Ack = Ack.REPLY
-    time_class: TimeClass = TimeClass.ROOM
-    size: SizeClass = SizeClass.SMALL
+    seconds: float | None = ROOM_S
+    """How long the server side may take; None: as long as the request's own `timeout` says (1 to 3600 s)."""
+    is_large: bool = False
+    """Its requests have up to a quarter of the limit of an answer (8 MiB where `SMCP_MAX_PAYLOAD` is 32 MiB); those of
+    others 64 KiB: names, ids, filters."""
     notifies: str | None = None
     """The event that a `server:*` event becomes for the rest of the office; None: it tells nobody, or the log does."""
     source: str = ""
@@ -101,9 +88,9 @@ def verb_of(event: str) -> str:
 
 
 _USUAL: Final[Mapping[str, Mapping[str, Any]]] = {
-    "client": {"senders": AGENT, "time_class": TimeClass.QUERY},
+    "client": {"senders": AGENT, "seconds": QUERY_S},
     "server": {"senders": COMPUTER, "ack": Ack.NOTHING},
-    "notify": {"senders": NOBODY, "ack": Ack.NONE, "time_class": TimeClass.NOTICE},
+    "notify": {"senders": NOBODY, "ack": Ack.NONE},
 }
 """What most events of a prefix have."""
 
@@ -123,7 +110,7 @@ def _update(name: str, request: type[BaseModel], source: str = "") -> Row:
 _ROWS: Final = (
     # Agent → Computer
     _row(
-        "client:tool_call", schemas.ToolCallReq, schemas.CallToolResult, time_class=TimeClass.CALL, size=SizeClass.BODY
+        "client:tool_call", schemas.ToolCallReq, schemas.CallToolResult, seconds=None, is_large=True
     ),
     _row("client:get_config", schemas.GetComputerConfigReq, schemas.GetComputerConfigRet),
     _row("client:get_tools", schemas.GetToolsReq, schemas.GetToolsRet),
@@ -224,7 +211,7 @@ def _unknown(prefix: str, verb: str) -> Row | None:
         return None
     if prefix == "client" and verb not in INTERNAL_VERBS:
         # metered, as what it costs is not known: `client:get_resources` asks an MCP server
-        more = {"size": SizeClass.BODY, "metered": True}
+        more = {"is_large": True, "metered": True}
         return _row(f"client:{verb}", schemas.UnknownClientReq, schemas.UnknownRet, _UNKNOWN, **more)
     if prefix == "server" and verb.startswith("update_"):
         return _update(verb, schemas.UnknownUpdate, _UNKNOWN)

@@ -36,7 +36,6 @@ from smcp_gateway.sockets.packet import event_frame, largest_reply, too_large
 from smcp_gateway.sockets.session import Sessions
 from smcp_proto import tool_results
 from smcp_proto.backoff import Backoff
-from smcp_proto.catalog import TimeClass
 from smcp_proto.errors import (
     LONGEST_ERROR,
     NO_ANSWER,
@@ -101,7 +100,7 @@ class Relay:
             computer=_target(request),
             agent=caller.name,
             req_id=call.req_id,
-            tracked=call.row.time_class is TimeClass.CALL,
+            tracked=call.row.seconds is None,
             span=call.span,
         )
         if call.payload.get(REPEAT):
