@@ -14,7 +14,7 @@ from pydantic import BaseModel, model_validator
 
 from smcp_bus import bus, exact_json
 from smcp_bus.callers import Caller
-from smcp_bus.dispatch import Answer, Call, Dispatcher, RawJson
+from smcp_bus.dispatch import Answer, Call, Dispatcher
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound
 from smcp_proto.schemas import GetToolsRet, ToolCallReq
@@ -31,8 +31,8 @@ REQUEST: dict[str, Any] = {
 }
 
 
-def door_with(outcome: BaseModel | RawJson | Exception | None) -> Dispatcher:
-    async def handler(request: ToolCallReq, call: Call) -> BaseModel | RawJson | None:
+def door_with(outcome: BaseModel | Answer | Exception | None) -> Dispatcher:
+    async def handler(request: ToolCallReq, call: Call) -> BaseModel | Answer | None:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -73,12 +73,12 @@ async def test_other_tasks_run_between_the_steps_in_which_a_large_request_is_rea
     monkeypatch.setattr(exact_json, "read_object", read)
     monkeypatch.setattr(exact_json, "check_depth", lambda payload: step("check"))
     large = json.dumps({**REQUEST, "params": {"text": "x" * exact_json.SMALL_BYTES}}).encode()
-    await door_with(RawJson(b"{}")).dispatch(replace(TOOL_CALL, request=Asked), ALICE, large)
+    await door_with(Answer(b"{}")).dispatch(replace(TOOL_CALL, request=Asked), ALICE, large)
     assert steps[:5] == ["read", "others", "check", "others", "validate"]
 
 
 async def test_a_handlers_return_value_is_the_answer() -> None:
-    answer = await ask(door_with(RawJson(b'{"content":[]}')))
+    answer = await ask(door_with(Answer(b'{"content":[]}')))
     assert answer == Answer(b'{"content":[]}')
 
 
@@ -128,8 +128,8 @@ async def test_whole_numbers_of_any_size_are_seen_as_they_came() -> None:
 
 @pytest.mark.parametrize("agents", ['"agent":"mallory","agent":"alice"', '"\\u0061gent":"mallory","agent":"alice"'])
 async def test_a_field_that_stands_twice_in_a_request_is_passed_on_once(agents: str) -> None:
-    async def pass_on(request: ToolCallReq, call: Call) -> RawJson:
-        return RawJson(exact_json.written(call.payload))
+    async def pass_on(request: ToolCallReq, call: Call) -> Answer:
+        return Answer(exact_json.written(call.payload))
 
     body = json.dumps(REQUEST).replace('"agent": "alice"', agents).encode()
     assert body.count(b"gent") == 2
@@ -281,7 +281,7 @@ async def test_a_request_of_millions_of_lists_costs_no_more_than_its_bytes() -> 
 
 async def test_a_large_text_with_many_commas_is_not_too_much() -> None:
     body = json.dumps({**REQUEST, "params": {"csv": '12,"a",[{' * 500_000}}).encode()
-    assert (await ask(door_with(RawJson(b"{}")), body)).error is None
+    assert (await ask(door_with(Answer(b"{}")), body)).error is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from smcp_bus import owner as module
 from smcp_bus.callers import Caller
-from smcp_bus.dispatch import Call, Dispatcher, RawJson
+from smcp_bus.dispatch import Answer, Call, Dispatcher
 from smcp_bus.nats.bus import Bus
 from smcp_bus.owner import Keeping, Owner
 from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
@@ -44,8 +44,8 @@ class Tool:
         self.stopped: list[str] = []
         self.dispatcher = Dispatcher({"client:tool_call": self._dispatched})
 
-    async def _dispatched(self, request: ToolCallReq, call: Call) -> RawJson:
-        return RawJson(await self.owner.call(self.seat, request, 30.0, self.start))
+    async def _dispatched(self, request: ToolCallReq, call: Call) -> Answer:
+        return Answer(await self.owner.call(self.seat, request, 30.0, self.start))
 
     async def call(
         self, req_id: str = "r1", agent: str = "alice", limit: float = 30.0, subject: str = "", **given: Any

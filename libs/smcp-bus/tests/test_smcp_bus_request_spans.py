@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from smcp_bus import subjects, tracing
 from smcp_bus.callers import Caller
-from smcp_bus.dispatch import Call, Dispatcher, RawJson, Tracing
+from smcp_bus.dispatch import Answer, Call, Dispatcher, Tracing
 from smcp_bus.request_spans import MOST_EVENTS, RequestSpan, child_span
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound, Unavailable
@@ -26,7 +26,7 @@ ALICE = Caller(role="agent", office="lab", name="alice")
 REQ_ID = "0123456789abcdef0123456789abcdef"
 SUBJECT = subjects.client("lab", "pc", "tool_call")
 NONE_SAMPLED = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"}
-TOOL_FAILED = RawJson(b'{"content":[],"isError":true}')
+TOOL_FAILED = Answer(b'{"content":[],"isError":true}')
 
 
 class Recorded:
@@ -92,14 +92,14 @@ async def through_both(tool: Any, **fields: Any) -> dict[str, str]:
     return carried
 
 
-async def run_tool(request: Any, call: Call) -> RawJson:
+async def run_tool(request: Any, call: Call) -> Answer:
     with child_span(trace.get_tracer("test"), "tools/call", SpanKind.CLIENT, {"smcp.mcp_server": "box"}) as span:
         span.add_event("asked", {"tries": 1})
     return TOOL_FAILED
 
 
-async def succeed(request: Any, call: Call) -> RawJson:
-    return RawJson(b'{"content":[]}')
+async def succeed(request: Any, call: Call) -> Answer:
+    return Answer(b'{"content":[]}')
 
 
 async def test_a_failed_call_that_was_not_sampled_has_all_its_spans_with_their_times(recorded: Recorded) -> None:
@@ -136,7 +136,7 @@ async def test_of_a_call_that_succeeds_nothing_is_recorded(recorded: Recorded) -
 async def test_a_slow_call_is_recorded(recorded: Recorded) -> None:
     recorded.sampling(**NONE_SAMPLED, SMCP_TRACE_SLOW_S="0.001")
 
-    async def slowly(request: Any, call: Call) -> RawJson:
+    async def slowly(request: Any, call: Call) -> Answer:
         await asyncio.sleep(0.002)
         return await succeed(request, call)
 
@@ -145,13 +145,13 @@ async def test_a_slow_call_is_recorded(recorded: Recorded) -> None:
 
 
 async def test_a_refused_and_an_interrupted_call_are_recorded(recorded: Recorded) -> None:
-    async def refuse(request: Any, call: Call) -> RawJson:
+    async def refuse(request: Any, call: Call) -> Answer:
         raise NotFound("no such Computer")
 
     await dispatch(refuse, tracing.client_spans())
     assert dict(recorded.spans["client:tool_call"].attributes or {})["error.type"] == "404"
 
-    async def interrupt(request: Any, call: Call) -> RawJson:
+    async def interrupt(request: Any, call: Call) -> Answer:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -189,7 +189,7 @@ async def test_an_application_that_does_not_record_is_linked_and_no_parent(recor
 async def test_a_span_that_ends_after_its_failed_request_is_recorded(recorded: Recorded) -> None:
     left: list[RequestSpan] = []
 
-    async def leave(request: Any, call: Call) -> RawJson:
+    async def leave(request: Any, call: Call) -> Answer:
         span = trace.get_current_span()
         assert isinstance(span, RequestSpan)
         left.append(span.child("tools/call", SpanKind.CLIENT, {}))
@@ -203,7 +203,7 @@ async def test_a_span_that_ends_after_its_failed_request_is_recorded(recorded: R
 
 
 async def test_events_in_memory_are_bounded(recorded: Recorded) -> None:
-    async def fail(request: Any, call: Call) -> RawJson:
+    async def fail(request: Any, call: Call) -> Answer:
         for number in range(1000):
             trace.get_current_span().add_event("again", {"number": number})
         return TOOL_FAILED
@@ -218,7 +218,7 @@ async def test_among_many_calls_every_sampled_or_failed_one_has_one_whole_trace(
     failed = {f"{number:032x}" for number in range(1, count + 1) if number % 3 == 0}
 
     async def call(number: int) -> None:
-        async def tool(request: Any, call: Call) -> RawJson:
+        async def tool(request: Any, call: Call) -> Answer:
             await asyncio.sleep(0)
             if number % 15 == 0:
                 raise NotFound("no such tool")

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from smcp_bus import registry_contract, subjects, tracing
 from smcp_bus.callers import Caller
-from smcp_bus.dispatch import Call, Dispatcher, RawJson, Tracing
+from smcp_bus.dispatch import Answer, Call, Dispatcher, Tracing
 from smcp_bus.headers import TRACEPARENT
 from smcp_proto.catalog import CATALOG, trace_id
 from smcp_proto.errors import NotFound
@@ -31,8 +31,8 @@ def tool_call(**fields: Any) -> dict[str, Any]:
     return call | fields
 
 
-async def succeed(request: ToolCallReq, call: Call) -> RawJson:
-    return RawJson(b'{"content":[]}')
+async def succeed(request: ToolCallReq, call: Call) -> Answer:
+    return Answer(b'{"content":[]}')
 
 
 async def dispatch(
@@ -54,7 +54,7 @@ def call_of(payload: dict[str, Any], *, caller: Caller = ALICE, headers: dict[st
 async def test_messages_sent_for_a_request_are_child_spans_with_its_ids(exported: InMemorySpanExporter) -> None:
     carried: dict[str, str] = {}
 
-    async def ask(request: ToolCallReq, call: Call) -> RawJson:
+    async def ask(request: ToolCallReq, call: Call) -> Answer:
         with tracing.sending(SUBJECT) as headers:
             carried.update(headers)
         return await succeed(request, call)
@@ -112,8 +112,8 @@ async def test_a_request_does_not_inherit_the_trace_of_its_task(exported: InMemo
 async def test_a_tool_that_failed_marks_the_span_of_its_call(
     exported: InMemorySpanExporter, result: dict[str, Any], error_type: str | None
 ) -> None:
-    async def answer(request: ToolCallReq, call: Call) -> RawJson:
-        return RawJson(json.dumps(result).encode())
+    async def answer(request: ToolCallReq, call: Call) -> Answer:
+        return Answer(json.dumps(result).encode())
 
     await dispatch(answer, spans=tracing.client_spans())
     (span,) = exported.get_finished_spans()

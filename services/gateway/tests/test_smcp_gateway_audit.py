@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from smcp_bus.audit import NOT_WRITTEN, Trail
-from smcp_bus.dispatch import Answer, Call, Dispatcher, RawJson, failed
+from smcp_bus.dispatch import Answer, Call, Dispatcher, failed
 from smcp_bus.limits import Rate
 from smcp_gateway.app import Gateway
 from smcp_gateway.audit import CALL, Audit, LeftMeanwhile
@@ -123,7 +123,7 @@ async def test_what_a_member_had_asked_when_it_left_is_no_refusal() -> None:
     left = LeftMeanwhile()
     for error in (left, NotInOffice(left.message), NotInOffice(NOT_A_MEMBER)):
 
-        async def raising(request: object, call: Call, error: SmcpError = error) -> RawJson:
+        async def raising(request: object, call: Call, error: SmcpError = error) -> Answer:
             raise error
 
         asked = call(session, event="client:get_tools")

@@ -4,25 +4,25 @@ import asyncio
 
 import pytest
 
-from smcp_bus.dispatch import RawJson
+from smcp_bus.dispatch import Answer
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls import CANCELLED, CallTable, PendingCall
 from smcp_proto.errors import Malformed, NotAllowed, SmcpError, Unavailable
 from smcp_testing.waiting import eventually
 
-DONE = RawJson(b"{}")
+DONE = Answer(b"{}")
 
 
 def pending(req_id: str = "r", session: str = "s", *, tracked: bool = True) -> PendingCall:
     return PendingCall(session=session, office="o", computer="c", agent="a", req_id=req_id, tracked=tracked)
 
 
-async def never() -> RawJson:
+async def never() -> Answer:
     await asyncio.Event().wait()
     return DONE
 
 
-async def started(table: CallTable, call: PendingCall) -> "asyncio.Task[RawJson]":
+async def started(table: CallTable, call: PendingCall) -> "asyncio.Task[Answer]":
     task = asyncio.create_task(table.run(call, never()))
     await eventually(lambda: call.task is not None)
     return task

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from smcp_bus.dispatch import RawJson
+from smcp_bus.dispatch import Answer
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_gateway.computers.subscriptions import Subscriptions, granted
 from smcp_proto.errors import TooLarge
@@ -49,14 +49,14 @@ class Asked:
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
-        self.answer: asyncio.Future[RawJson] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-    def __call__(self) -> asyncio.Future[RawJson]:
+    def __call__(self) -> asyncio.Future[Answer]:
         self.asked.set()
         return self.answer
 
 
-GRANTED = RawJson(b'{"payload":{"jsonrpc":"2.0","id":1,"result":{}}}')
+GRANTED = Answer(b'{"payload":{"jsonrpc":"2.0","id":1,"result":{}}}')
 
 
 async def test_a_subscription_that_is_granted_after_an_unsubscribe_stays() -> None:

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from smcp_bus import subjects
 from smcp_bus.callers import Caller
-from smcp_bus.dispatch import Answer, Call, Dispatcher, RawJson
+from smcp_bus.dispatch import Answer, Call, Dispatcher
 from smcp_bus.tracing import bus_spans, client_spans, counted, log_fields, read_span_context
 from smcp_proto.catalog import CATALOG
 from smcp_proto.schemas import ToolCallReq
@@ -47,9 +47,9 @@ def log() -> Iterator[io.StringIO]:
     logging.captureWarnings(capture=False)
 
 
-async def run(request: ToolCallReq, _: Call) -> RawJson:
+async def run(request: ToolCallReq, _: Call) -> Answer:
     logging.getLogger("computer").info("tool call")
-    return RawJson(RESULT)
+    return Answer(RESULT)
 
 
 @shared
@@ -137,10 +137,10 @@ def unrecorded() -> Iterator[Callable[[Answer], None]]:
 async def test_a_tool_runs_once_and_its_answer_arrives_where_telemetry_fails(options: dict[str, Any]) -> None:
     ran = 0
 
-    async def count(request: ToolCallReq, _: Call) -> RawJson:
+    async def count(request: ToolCallReq, _: Call) -> Answer:
         nonlocal ran
         ran += 1
-        return RawJson(RESULT)
+        return Answer(RESULT)
 
     answer = await Dispatcher({TOOL_CALL.event: count}, **options).dispatch(TOOL_CALL, ANNA, call())
     assert (answer, ran) == (Answer(RESULT), 1)

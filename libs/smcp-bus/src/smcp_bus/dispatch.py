@@ -40,12 +40,6 @@ from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_proto.validation import malformed
 
 
-@dataclass(slots=True)
-class RawJson:
-    body: bytes
-    failure: str | None = None
-
-
 @dataclass(slots=True, eq=False)
 class Call:
     row: Row
@@ -67,9 +61,6 @@ class Call:
 
 
 Given = TypeVar("Given")
-Handler = Callable[[Any, Call], Awaitable[BaseModel | RawJson | None]]
-"""A typed async function: the validated request and the call in, the reply out. It raises `SmcpError` for what a
-peer may know; it holds no `sid`, no NATS message, no span."""
 
 
 @dataclass(slots=True)
@@ -83,6 +74,10 @@ class Answer:
     failure: str | None = field(default=None, compare=False)
     """Of the tool whose result it is (`smcp_proto.tool_results.failure`), where it is known already."""
 
+
+Handler = Callable[[Any, Call], Awaitable[BaseModel | Answer | None]]
+"""A typed async function: the validated request and the call in, the reply out. It raises `SmcpError` for what a
+peer may know; it holds no `sid`, no NATS message, no span."""
 
 JOIN = "server:join_office"
 LEAVE = "server:leave_office"
@@ -311,9 +306,9 @@ def failed(body: ErrorBody) -> Answer:
     return Answer(exact_json.written(body.model_dump()), error=body.code)
 
 
-def _answer(result: BaseModel | RawJson | None) -> Answer:
-    if isinstance(result, RawJson):
-        return Answer(result.body, failure=result.failure)
+def _answer(result: BaseModel | Answer | None) -> Answer:
+    if isinstance(result, Answer):
+        return result
     # what the handler set is what goes: the pages tell an absent key from a null one
     return Answer(b"" if result is None else result.model_dump_json(by_alias=True, exclude_unset=True).encode())
 

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 from smcp_bus import exact_json
-from smcp_bus.dispatch import Call, RawJson
+from smcp_bus.dispatch import Answer, Call
 from smcp_computer.access import Access
 from smcp_computer.mcp.errors import (
     AnswerTooLarge,
@@ -233,7 +233,7 @@ class Finder:
     _: KW_ONLY
     wait_s: float
 
-    async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
+    async def __call__(self, request: GetFinderReq, call: Call) -> Answer:
         """One page. Raises Malformed: too many or too long keywords."""
         _check(request.keywords or ())
         budget = Budget(call, most=self.wait_s)
@@ -252,7 +252,7 @@ class Finder:
         rest = {"total_count": found.total_count, "req_id": request.req_id}
         if as_listed:
             rest[AS_LISTED] = as_listed
-        return RawJson(exact_json.written({"documents": found.documents, **rest}))
+        return Answer(exact_json.written({"documents": found.documents, **rest}))
 
 
 def _check(keywords: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from smcp_bus import ownership, subjects
 from smcp_bus.bus import OWN_LAG_S, BusError, NoResponder, Reply, RequestTimedOut
-from smcp_bus.dispatch import RawJson
+from smcp_bus.dispatch import Answer
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_client import RegistryClient
@@ -37,7 +37,7 @@ STILL_S: Final = 16.0
 NOT_SENT: Final = float("inf")
 STANDSTILL_S: Final = 2.0
 """Pauses of the event loop that are shorter count as time on the way (`smcp_bus.owner.HELD_BEFORE_S`)."""
-CANCELLED: Final = RawJson(orjson.dumps(tool_results.cancelled()))
+CANCELLED: Final = Answer(orjson.dumps(tool_results.cancelled()))
 """The result of a call that was cancelled and that its Computer did not settle in time."""
 EVERY_S: Final = 0.25
 """How often owners are asked after calls."""
@@ -80,7 +80,7 @@ class PendingCall:
     """When its owner said first, and has said since, that the call is answered, or that the query is not running."""
     cancelled_at: float | None = None
     task: "asyncio.Task[object] | None" = None
-    verdict: SmcpError | RawJson | None = None
+    verdict: SmcpError | Answer | None = None
     span: Span = field(default=INVALID_SPAN, repr=False)
     """Of its event."""
     events: tuple[str, ...] = ()
@@ -154,7 +154,7 @@ class CallTable:
         """The calls of a session, the oldest first."""
         return list(self._by_session.get(session, ()))
 
-    async def run(self, call: PendingCall, work: Coroutine[object, object, RawJson]) -> RawJson:
+    async def run(self, call: PendingCall, work: Coroutine[object, object, Answer]) -> Answer:
         """Wait for `work`, or for somebody to settle the call.
 
         Raises SmcpError: the verdict that settled it, or what `work` raised.
@@ -168,7 +168,7 @@ class CallTable:
         except asyncio.CancelledError:
             if call.verdict is None or task.uncancel() > 0:
                 raise
-            if isinstance(call.verdict, RawJson):
+            if isinstance(call.verdict, Answer):
                 return call.verdict
             raise call.verdict from None
         finally:
@@ -179,7 +179,7 @@ class CallTable:
             if call.progress is not None:
                 call.progress.close()
 
-    def settle(self, call: PendingCall, verdict: SmcpError | RawJson) -> None:
+    def settle(self, call: PendingCall, verdict: SmcpError | Answer) -> None:
         """Answer a call that still waits; the first verdict counts."""
         if call.task is not None and call.verdict is None:
             call.verdict = verdict

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from smcp_bus.dispatch import Call, RawJson
+from smcp_bus.dispatch import Answer, Call
 from smcp_computer.access import Access
 from smcp_computer.mcp.errors import ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents, ServerGone
@@ -83,7 +83,7 @@ class Desktop:
         taken from here: not every server announces changes."""
         self.events.listen(self._on_event)
 
-    async def __call__(self, request: GetDeskTopReq, call: Call) -> RawJson:
+    async def __call__(self, request: GetDeskTopReq, call: Call) -> Answer:
         """A GetDeskTopRet.
 
         With `desktop_size` it is given as soon as it is certain: no window that is not read yet could be on it. A
@@ -117,7 +117,7 @@ class Desktop:
             reply["a2c_missing"] = missing
         if any(shown := [ages.get(source, 0.0) for source in organized.sources]):
             reply["a2c_ages"] = shown
-        return RawJson(orjson.dumps(reply))
+        return Answer(orjson.dumps(reply))
 
     async def _fill(
         self, parts: Sequence[_Part], only: WindowUri | None, size: int | None, history: Sequence[str], within: float

@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from smcp_bus import exact_json
-from smcp_bus.dispatch import Call, Handler, RawJson
+from smcp_bus.dispatch import Answer, Call, Handler
 from smcp_computer.access import Access, not_allowed
 from smcp_computer.finder import Finder, first_text
 from smcp_computer.handlers.get_desktop import Desktop
@@ -69,7 +69,7 @@ LARGEST: Final = 1024 * 1024
 """Characters of an answer that is looked at: reading it once more takes time from everything else."""
 
 Json = Mapping[str, Any]
-Answer = tuple[str | None, Json]
+Answered = tuple[str | None, Json]
 """A server and its result; None: the result of several."""
 
 
@@ -84,19 +84,19 @@ class ResourceHandlers:
     events: ServerEvents
     name: str
 
-    async def list(self, request: ListResourcesReq, call: Call) -> RawJson:
+    async def list(self, request: ListResourcesReq, call: Call) -> Answer:
         return await self._reply(request, request.payload, self._page("resources", request, call))
 
-    async def templates(self, request: ListResourceTemplatesReq, call: Call) -> RawJson:
+    async def templates(self, request: ListResourceTemplatesReq, call: Call) -> Answer:
         return await self._reply(request, request.payload, self._page("templates", request, call))
 
-    async def prompts(self, request: ListPromptsReq, call: Call) -> RawJson:
+    async def prompts(self, request: ListPromptsReq, call: Call) -> Answer:
         return await self._reply(request, request.payload, self._page("prompts", request, call))
 
-    async def get_prompt(self, request: GetPromptReq, call: Call) -> RawJson:
+    async def get_prompt(self, request: GetPromptReq, call: Call) -> Answer:
         return await self._reply(request, request.payload, self._of_prompt(request, call))
 
-    async def read(self, request: ReadResourceReq, call: Call) -> RawJson:
+    async def read(self, request: ReadResourceReq, call: Call) -> Answer:
         budget, directory = Budget(call), self._of(call)
 
         async def ask(server: str, uri: str) -> Json:
@@ -107,7 +107,7 @@ class ResourceHandlers:
 
         return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
 
-    async def subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
+    async def subscribe(self, request: SubscribeResourceReq, call: Call) -> Answer:
         """Subscribe to the document itself, whatever format (`?format=markdown`) the URI names."""
         budget, directory = Budget(call), self._of(call)
 
@@ -124,14 +124,14 @@ class ResourceHandlers:
 
         return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
 
-    async def unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
+    async def unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> Answer:
         """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done."""
         server = request.serverId
         uri = self._of(call).checked(request.payload.params.uri, server)
         self.agents.unsubscribe(request.agent, server, uri)
         return self._enveloped(request, request.payload, server, {"result": {}})
 
-    async def complete(self, request: CompleteReq, call: Call) -> RawJson:
+    async def complete(self, request: CompleteReq, call: Call) -> Answer:
         """Values for an argument of a template, or of a prompt."""
         of_prompt = request.payload.params.ref.type == "ref/prompt"
         ask = self._of_prompt if of_prompt else self._of_template
@@ -140,7 +140,7 @@ class ResourceHandlers:
     def _of(self, call: Call) -> Directory:
         return self.directory.without(self.access.hidden(call.caller))
 
-    async def _of_template(self, request: CompleteReq, call: Call) -> Answer:
+    async def _of_template(self, request: CompleteReq, call: Call) -> Answered:
         directory, budget, asked = self._of(call), Budget(call), request.payload.params
         if asked.ref.uri is None and request.serverId is None:
             raise refused("payload.params.ref.uri", "is missing")
@@ -152,7 +152,7 @@ class ResourceHandlers:
 
         return await _first(servers, ask, completes_nothing)
 
-    async def _of_prompt(self, request: GetPromptReq | CompleteReq, call: Call) -> Answer:
+    async def _of_prompt(self, request: GetPromptReq | CompleteReq, call: Call) -> Answered:
         """The answer of the server that `serverId` names, or that lists the prompt; of several the one used last."""
         directory, budget = self._of(call), Budget(call)
         params = request.payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -165,7 +165,7 @@ class ResourceHandlers:
 
     async def _page(
         self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq | ListPromptsReq, call: Call
-    ) -> Answer:
+    ) -> Answered:
         params, server = request.payload.params, request.serverId
         cursor = params.cursor if params is not None else None
         after = None if cursor is None else read_cursor(cursor, kind, server)
@@ -190,7 +190,7 @@ class ResourceHandlers:
         directory: Directory,
         budget: Budget,
         ask: Callable[[str, str], Awaitable[Json]],
-    ) -> Answer:
+    ) -> Answered:
         """The answer of the first server that has the resource and, for a subscription, announces its changes."""
         uri = directory.checked(request.payload.params.uri, request.serverId)
         servers = await directory.candidates(uri, request.serverId, timeout=budget.left)
@@ -200,7 +200,7 @@ class ResourceHandlers:
             lambda error: isinstance(error, NotSubscribable) or is_not_found(error),
         )
 
-    async def _reply(self, request: RequestEnvelope, payload: JsonRpcRequest, answer: Awaitable[Answer]) -> RawJson:
+    async def _reply(self, request: RequestEnvelope, payload: JsonRpcRequest, answer: Awaitable[Answered]) -> Answer:
         try:
             server, result = await answer
         except (RequestRefused, BadAnswer) as error:
@@ -209,16 +209,14 @@ class ResourceHandlers:
             raise flat(error) from None
         return self._enveloped(request, payload, server, {"result": result})
 
-    def _enveloped(
-        self, request: RequestEnvelope, payload: JsonRpcRequest, server: str | None, answer: Json
-    ) -> RawJson:
+    def _enveloped(self, request: RequestEnvelope, payload: JsonRpcRequest, server: str | None, answer: Json) -> Answer:
         envelope: dict[str, Any] = {"roomId": request.roomId, "computerId": self.name}
         if server is not None:
             envelope["serverId"] = server
         if request.req_id is not None:
             envelope["req_id"] = request.req_id
         reply = {**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}}
-        return RawJson(exact_json.written(reply))
+        return Answer(exact_json.written(reply))
 
 
 def category_warnings(uri: str, result: Json) -> Iterator[str]:
@@ -241,7 +239,7 @@ def completes_nothing(error: ServerError) -> bool:
 
 async def _first(
     servers: Sequence[str], ask: Callable[[str], Awaitable[Json]], is_another: Callable[[ServerError], bool]
-) -> Answer:
+) -> Answered:
     """Ask servers one after the other: the next one where the one before is not running, or `is_another` says so."""
     *others, last = servers
     for server in others:
@@ -279,7 +277,7 @@ class GetResources:
     _supervisors: Mapping[str, Supervisor]
     _access: Access
 
-    async def __call__(self, request: UnknownClientReq, call: Call) -> RawJson:
+    async def __call__(self, request: UnknownClientReq, call: Call) -> Answer:
         """Raises NotAllowed: the server is not for this caller; Malformed: a field is wrong, or the server does not
         know the cursor; TimedOut, Unavailable: the server does not answer, or is not running."""
         try:
@@ -291,13 +289,13 @@ class GetResources:
             raise not_allowed("mcp_server")
         reply: dict[str, Any] = {"code": 4014, "message": "MCP Server not registered", "mcp_server": server}
         if (supervisor := self._supervisors.get(server)) is None:
-            return RawJson(exact_json.written(reply))
+            return Answer(exact_json.written(reply))
         if not supervisor.ready:
             raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
         if (resources := supervisor.resources) is None:
             message = "MCP Server does not support 'resources' capability"
             reply |= {"code": 4015, "message": message, "capability": "resources"}
-            return RawJson(exact_json.written(reply))
+            return Answer(exact_json.written(reply))
         try:
             page, following = await resources.list_page(asked.cursor, timeout=Budget(call).left)
         except RequestRefused as error:
@@ -309,7 +307,7 @@ class GetResources:
         reply = {"resources": list(filter(None, map(_published, page))), "req_id": asked.req_id}
         if following is not None:
             reply["next_cursor"] = following
-        return RawJson(exact_json.written(reply))
+        return Answer(exact_json.written(reply))
 
 
 def _published(item: object) -> dict[str, Any] | None:

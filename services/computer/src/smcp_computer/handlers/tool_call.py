@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from smcp_bus import exact_json
-from smcp_bus.dispatch import Call, RawJson
+from smcp_bus.dispatch import Answer, Call
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
 from smcp_bus.tracing import recorded_trace_id
@@ -117,7 +117,7 @@ class ToolCalls:
         self._recent: dict[str, deque[CallRecord]] = {}
         """By server, those that ended, the newest last."""
 
-    async def __call__(self, request: ToolCallReq, call: Call) -> RawJson:
+    async def __call__(self, request: ToolCallReq, call: Call) -> Answer:
         """Run the tool, or join the call that runs it. Raises NotAllowed: the caller may not call this tool; TooLarge:
         the result is larger than the bus takes; and as `Owner.call` and `OpenElicitations.take`."""
         labels = {"smcp.req_id": request.req_id, "smcp.office": self.seat.office}
@@ -161,7 +161,7 @@ class ToolCalls:
         finally:
             # the answer goes first: the line of the log alone would take it a fiftieth longer
             asyncio.get_running_loop().call_soon(self._told, record, record.seconds, recorded_trace_id())
-        return RawJson(body)
+        return Answer(body)
 
     def _told(self, record: CallRecord, seconds: float, traced: str) -> None:
         record.log(seconds)

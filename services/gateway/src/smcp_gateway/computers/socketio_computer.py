@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from smcp_bus import exact_json, registry_contract, subjects
 from smcp_bus.bus import Headers, Incoming, Note, Reply, Subscription
 from smcp_bus.callers import Rights, check_listed, read_only_hints, with_caller
-from smcp_bus.dispatch import Call, Dispatcher, Handler, RawJson
+from smcp_bus.dispatch import Answer, Call, Dispatcher, Handler
 from smcp_bus.outbox import Outbox
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, RunningCall, Seat, Stop, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
@@ -167,7 +167,7 @@ class SocketIoComputer:
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
         return self._table.owner.pending(self.seat, question, self._dispatcher)
 
-    async def _query(self, request: Any, call: Call) -> RawJson:
+    async def _query(self, request: Any, call: Call) -> Answer:
         answer: asyncio.Future[bytes | SmcpError] = self._loop.create_future()
 
         def answered(outcome: bytes | SmcpError) -> None:
@@ -190,15 +190,15 @@ class SocketIoComputer:
                 outcome = read_error(outcome, expected_fields(call.row))
         if isinstance(outcome, SmcpError):
             raise outcome
-        return RawJson(outcome)
+        return Answer(outcome)
 
-    async def _subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
+    async def _subscribe(self, request: SubscribeResourceReq, call: Call) -> Answer:
         return await self.subscriptions.subscribe(request, partial(self._query, request, call))
 
-    async def _unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
+    async def _unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> Answer:
         return await self.subscriptions.unsubscribe(request, partial(self._query, request, call))
 
-    async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:
+    async def _tool_call(self, request: ToolCallReq, call: Call) -> Answer:
         if call.note is not None:
             call = replace(call, payload={**call.payload, PROGRESS_BY: TOOL_PROGRESS})
 
@@ -230,7 +230,7 @@ class SocketIoComputer:
 
         left, subject = call.deadline - self._loop.time(), call.caller.subject
         body = await self._table.owner.call(self.seat, request, left, start, subject=subject, note=call.note)
-        return RawJson(body)
+        return Answer(body)
 
     def progressed(self, request: ToolProgressReq) -> None:
         self._table.owner.progressed(self.seat, request)

@@ -10,13 +10,13 @@ from hashlib import blake2b
 
 import orjson
 
-from smcp_bus.dispatch import RawJson
+from smcp_bus.dispatch import Answer
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_proto.errors import ANSWER_TOO_LARGE, MAX_SUBSCRIPTIONS, TooLarge, too_many_subscriptions
 from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.uris import resources_above, without_query
 
-Ask = Callable[[], Awaitable[RawJson]]
+Ask = Callable[[], Awaitable[Answer]]
 """Passes the request on to the Computer."""
 
 
@@ -56,7 +56,7 @@ class Subscriptions:
         self._count(-len(ended))
         mine -= ended
 
-    async def subscribe(self, request: SubscribeResourceReq, ask: Ask) -> RawJson:
+    async def subscribe(self, request: SubscribeResourceReq, ask: Ask) -> Answer:
         """Ask the Computer, and keep the subscription if it grants it. Raises as `add`, `ask` and `granted`."""
         agent, server, uri = request.agent or "", request.serverId, request.payload.params.uri
         is_new, is_granted = self.add(agent, server, uri), False
@@ -73,7 +73,7 @@ class Subscriptions:
             self.add(agent, server, uri)  # an unsubscribe may have ended it meanwhile
         return answer
 
-    async def unsubscribe(self, request: UnsubscribeResourceReq, ask: Ask) -> RawJson:
+    async def unsubscribe(self, request: UnsubscribeResourceReq, ask: Ask) -> Answer:
         answer = await ask()
         if granted(answer.body):
             self.end(request.agent or "", request.serverId, request.payload.params.uri)

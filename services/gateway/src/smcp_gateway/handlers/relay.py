@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import BodyTooLarge, BusError, Headers, NoResponder, NotConnected, Reply, RequestTimedOut
 from smcp_bus.callers import Rights, to_headers, without_tools
-from smcp_bus.dispatch import Call, RawJson
+from smcp_bus.dispatch import Answer, Call
 from smcp_bus.headers import ERROR, NOT_RUN, PROGRESS, REQ_ID
 from smcp_bus.nats.bus import Bus
 from smcp_bus.nats.client import MAX_CHUNK
@@ -82,7 +82,7 @@ class Relay:
     """Requests to Computers, by where their owners are."""
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
-    async def __call__(self, request: BaseModel, call: Call) -> RawJson:
+    async def __call__(self, request: BaseModel, call: Call) -> Answer:
         """Relay one request.
 
         Raises:
@@ -120,7 +120,7 @@ class Relay:
             session = self.sessions.get(caller.session)
             if session is not None and len(answer.body) > largest_reply(session.max_message):
                 raise too_large(len(answer.body), session.max_message)
-            return RawJson(await without_tools(rights, call.row.event, answer.body, self.max_values))
+            return Answer(await without_tools(rights, call.row.event, answer.body, self.max_values))
         return answer
 
     async def cancel(self, request: AgentCallData, call: Call) -> None:
@@ -167,7 +167,7 @@ class Relay:
         call = {"agent": pending.agent, "computer": pending.computer, "req_id": pending.req_id}
         return ProgressThrottle(send, self.computers.owner.notes, call)
 
-    async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
+    async def _relay(self, pending: PendingCall, call: Call) -> Answer:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
         if REPEAT in call.payload:
             call.payload = self._with_age(call)
@@ -199,7 +199,7 @@ class Relay:
                         self.background.once("cancelling a late call", partial(tell, caller=pending.subject))
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
-    async def _checked_in_slices(self, session_id: str, body: bytes, expected: Collection[str]) -> RawJson:
+    async def _checked_in_slices(self, session_id: str, body: bytes, expected: Collection[str]) -> Answer:
         session = self.sessions.get(session_id)
         try:
             with nullcontext() if session is None else session.holding(len(body)):
@@ -210,12 +210,12 @@ class Relay:
             raise Internal(TOO_DEEP)
         first = _FIRST_FIELD.match(body)
         if not may_be_error or not expected or (first is not None and first[1].decode() in expected):
-            return RawJson(body)
+            return Answer(body)
         if len(body) > exact_json.LARGEST_READ:
             raise Internal("the Computer's answer may be an error, and is too large to be read")
         if (error := error_in(orjson.loads(body), expected, len(body))) is not None:
             raise error
-        return RawJson(body)
+        return Answer(body)
 
     def _with_age(self, call: Call) -> Mapping[str, Any]:
         """The request; the age of a repeat is not known where it may have been sent before this process stood still."""
@@ -318,7 +318,7 @@ def _target(request: BaseModel) -> str:
     return name
 
 
-def checked(body: bytes, expected: Collection[str]) -> RawJson:
+def checked(body: bytes, expected: Collection[str]) -> Answer:
     """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON.
 
     Raises:
@@ -331,7 +331,7 @@ def checked(body: bytes, expected: Collection[str]) -> RawJson:
         raise Internal(TOO_DEEP if "recursion limit" in str(unread) else NO_JSON) from None
     if isinstance(value, dict) and "code" in value and (error := error_in(value, expected, len(body))) is not None:
         raise error
-    return RawJson(body, tool_results.failure(value) if len(body) <= exact_json.SMALL_BYTES else "")
+    return Answer(body, failure=tool_results.failure(value) if len(body) <= exact_json.SMALL_BYTES else "")
 
 
 def _error(reply: Reply) -> SmcpError:

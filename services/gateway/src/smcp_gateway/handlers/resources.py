@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from smcp_auth.quotas import Quotas
 from smcp_bus import exact_json
 from smcp_bus.bus import BodyTooLarge, TransferFailed
-from smcp_bus.dispatch import Call, Handler, RawJson
+from smcp_bus.dispatch import Answer, Call, Handler
 from smcp_bus.outbox import UPDATED, Key
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Offices
@@ -47,7 +47,7 @@ INVALID_PARAMS: Final = -32602
 _log: Final = logging.getLogger("smcp_gateway.list_resources")
 
 Request = ListResourcesReq | ListResourceTemplatesReq
-Carry = Callable[[BaseModel, Call], Awaitable[RawJson]]
+Carry = Callable[[BaseModel, Call], Awaitable[Answer]]
 """`Relay`."""
 
 
@@ -105,7 +105,7 @@ class ListResources:
         self.skipped = 0
         """How often a Computer was left out that failed or was silent."""
 
-    async def __call__(self, request: Request, call: Call) -> RawJson:
+    async def __call__(self, request: Request, call: Call) -> Answer:
         """The answer of the named Computer, or the next page over all of them.
 
         Raises:
@@ -126,7 +126,7 @@ class ListResources:
             for role, name in office.roster.present
             if role == "computer" and (rights is None or rights.may_ask(name))
         )
-        return RawJson(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
+        return Answer(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
 
     async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:
         until = min(self._loop.time() + PAGE_S, call.deadline)

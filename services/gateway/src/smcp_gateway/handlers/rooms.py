@@ -10,7 +10,7 @@ from smcp_auth.grants import decide
 from smcp_auth.quotas import Quotas
 from smcp_bus import exact_json
 from smcp_bus.bus import BusError
-from smcp_bus.dispatch import Call, RawJson
+from smcp_bus.dispatch import Answer, Call
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, capabilities_text
 from smcp_gateway.computers.computer_table import ComputerTable
@@ -57,7 +57,7 @@ class Rooms:
         else:
             await self.memberships.leave(session, request.office_id, call.req_id)
 
-    async def list_room(self, request: ListRoomReq, call: Call) -> RawJson:
+    async def list_room(self, request: ListRoomReq, call: Call) -> Answer:
         session = self.sessions.get(call.caller.session)
         membership = session.membership if session is not None else None
         if membership is None:
@@ -66,7 +66,7 @@ class Rooms:
         office = self.offices.get(membership.office)
         # the answering registry must know at least what the caller has heard
         after = max(membership.revision, 0 if office is None else office.roster.revision)
-        return RawJson(await self.registry.list_room(*membership.seat, body, after=after))
+        return Answer(await self.registry.list_room(*membership.seat, body, after=after))
 
     async def update(self, request: BaseModel, call: Call) -> None:
         """Pass the event on unchanged, after the Computer's waiting resource updates."""

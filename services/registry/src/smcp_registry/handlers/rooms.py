@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from smcp_bus import registry_contract as contract
 from smcp_bus import subjects
-from smcp_bus.dispatch import Call, Handler, RawJson
+from smcp_bus.dispatch import Answer, Call, Handler
 from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
 from smcp_bus.limits import Buckets, Rate
 from smcp_bus.nats.bus import Bus
@@ -91,7 +91,7 @@ class Handlers:
             return contract.Left(revision=(await self.seats.move(office, role, name, claim_of(call))).revision)
         return contract.Left(revision=await self.seats.release(office, role, name, claim_of(call)))
 
-    async def list_room(self, request: ListRoomReq, call: Call) -> RawJson:
+    async def list_room(self, request: ListRoomReq, call: Call) -> Answer:
         office, _, _ = named(call)
         await self.callers.settled(call)
         await self.callers.caught_up(after(call), call)
@@ -99,7 +99,7 @@ class Handlers:
         await self.callers.caught_up(asker.revision, call)
         self.callers.check_not_lost(office)
         sessions = self.callers.view.sessions_json(office, asker.record.owner)
-        return RawJson(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
+        return Answer(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
 
     async def find(self, request: contract.FindComputer, call: Call) -> contract.Found:
         """Asked by a gateway after "no responder": whether that Computer is in the sender's office. Answered at once;
