@@ -71,8 +71,6 @@ def bus_spans() -> Tracing | None:
         if registry_contract.is_internal(call.row) and TRACEPARENT not in call.headers:
             return _UNTRACED
         name, attributes = _destination("process", call.subject)
-        if group := subjects.queue(call.subject):
-            attributes = {**attributes, "messaging.consumer.group.name": group}
         return _open(records, call, name, SpanKind.CONSUMER, attributes)
 
     return open_span
@@ -223,16 +221,16 @@ def _described(call: Call, more: Attributes) -> Attributes:
 @lru_cache(maxsize=4096)
 def _destination(operation: str, subject: str) -> tuple[str, Mapping[str, str]]:
     template = subjects.template(subject)
-    return (
-        f"{operation} {template}",
-        {
-            "messaging.system": "nats",
-            "messaging.operation.name": operation,
-            "messaging.operation.type": operation,
-            "messaging.destination.name": subject,
-            "messaging.destination.template": template,
-        },
-    )
+    attributes = {
+        "messaging.system": "nats",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": subject,
+        "messaging.destination.template": template,
+    }
+    if operation == "process" and (group := subjects.queue(subject)):
+        attributes["messaging.consumer.group.name"] = group
+    return f"{operation} {template}", attributes
 
 
 def _parent(call: Call) -> tuple[SpanContext | None, bool]:
