@@ -179,7 +179,7 @@ async def test_an_incomplete_desktop_or_catalog_is_requested_again(
         native_computer(world, OFFICE, COMPUTER, slow, read_s=1.0) as computer,
         SmcpAgent(world.url, office=OFFICE, name="bot") as agent,
     ):
-        subscribed = computer.resources.upstream.subscribed
+        subscribed = computer.resources.subscriptions.subscribed
         await eventually(lambda: len(subscribed("desk")) == 3 and not computer.outbox.waiting, timeout=PATIENCE_S)
         assert (await agent.desktop(COMPUTER))["a2c_missing"] == 1
         assert (await agent.finder(COMPUTER))["a2c_as_listed"] == 1

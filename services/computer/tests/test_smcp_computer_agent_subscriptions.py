@@ -77,7 +77,7 @@ async def test_an_agent_gets_updates_until_it_unsubscribes_or_leaves(nats_url: s
         await anna.call("server:leave_office", {"office_id": OFFICE})
         await downstream(here)
         assert car.told("notify:resources/updated") == []
-        assert here.resources.agents.agents == frozenset()
+        assert here.resources.subscriptions.agents == frozenset()
 
 
 @pytest.mark.rule("answers.resources.subscribers.native")
@@ -198,7 +198,7 @@ async def test_the_query_of_a_document_does_not_matter_for_its_subscription(nats
         await alice.result("resources/unsubscribe", uri=f"{page}?format=text")
         await downstream(here.computer, document)
         await alice.result("resources/unsubscribe", uri=f"{document}?depth=pages")
-        assert here.computer.resources.agents.agents == frozenset()
+        assert here.computer.resources.subscriptions.agents == frozenset()
 
 
 @pytest.mark.rule("answers.resources.subscribers.query")
@@ -211,7 +211,7 @@ async def test_a_listed_query_or_one_of_another_scheme_is_kept_in_a_subscription
         await downstream(here.computer, listed, row)
         for uri in (listed, row):
             await alice.result("resources/unsubscribe", uri=uri)
-        assert here.computer.resources.agents.agents == frozenset()
+        assert here.computer.resources.subscriptions.agents == frozenset()
 
 
 @pytest.mark.rule("computer.resources.computer.list_changed", "computer.resources.payload.list_changed")

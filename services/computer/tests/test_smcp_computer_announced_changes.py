@@ -62,7 +62,7 @@ async def test_a_window_announces_a_change_inside_and_outside_of_a_request(
     async with world(nats_url, clock={"type": "stdio", "server_parameters": parameters}) as here:
         assert (await here.ask("get_desktop"))["desktops"] == [f"{WINDOW}\n\nnothing"]
         # a change before that reaches nobody
-        await eventually(lambda: here.computer.resources.upstream.subscribed("clock") == {WINDOW}, timeout=30)
+        await eventually(lambda: here.computer.resources.subscriptions.subscribed("clock") == {WINDOW}, timeout=30)
         before = len(here.told("update_desktop"))
         if inside:
             await here.call("remember", text="water the plants")

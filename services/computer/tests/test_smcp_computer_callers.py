@@ -251,7 +251,7 @@ async def test_a_changed_allow_is_announced_and_ends_subscriptions(nats_url: str
         assert not computer.apply(parse_config(json.dumps({"servers": closed}))).started
         await eventually(lambda: any(isinstance(event, ToolsChanged) for event in heard))
         assert list(await anna.tools(NAME)) == []
-        assert computer.resources.agents.agents == frozenset()
+        assert computer.resources.subscriptions.agents == frozenset()
 
 
 @pytest.mark.rule("answers.who.allow")

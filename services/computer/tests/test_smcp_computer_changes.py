@@ -45,7 +45,7 @@ async def test_updates_of_windows_and_documents_are_announced_and_others_are_not
     content = [{"uri": "file:///a.txt"}]
     async with world(nats_url, desk=configs.context(era, windows=1, documents=1, content=content)) as here:
         await settled(here, "desk", WINDOW, DOCUMENT)
-        await here.computer.resources.upstream.hold("alice", "desk", "file:///a.txt")
+        await here.computer.resources.subscriptions.hold("alice", "desk", "file:///a.txt")
         await here.tell("desk", "update", uri="file:///a.txt")
         await here.tell("desk", "update", uri=WINDOW)
         assert await next_told(here, DESKTOP) == [TOLD]
@@ -110,7 +110,7 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
         await settled(here, "desk", WINDOW)
         await here.tell("desk", "put", uri=asked_for)
         await here.tell("desk", "remove", uri=WINDOW)
-        subscribed = here.computer.resources.upstream.subscribed
+        subscribed = here.computer.resources.subscriptions.subscribed
         await eventually(lambda: subscribed("desk") == {asked_for}, timeout=30)
         here.computer.outbox.changed(CONFIG)  # sent after all pending changes
         await next_told(here, CONFIG)
@@ -258,7 +258,7 @@ async def test_the_office_lists_what_each_server_can_do_and_an_update_reaches_an
         asked = {"agent": "alice", "req_id": "r", "computer": NAME}
         shown = await agent.call("client:get_desktop", asked, timeout=30)
         assert shown == {"desktops": [f"{WINDOW}\n\ntext of {WINDOW}"], "req_id": "r"}
-        await eventually(lambda: computer.resources.upstream.subscribed("desk") == {WINDOW})
+        await eventually(lambda: computer.resources.subscriptions.subscribed("desk") == {WINDOW})
         agent.events.clear()
         await _call(agent, "desk__update", uri=WINDOW, text="new")
         await eventually(lambda: agent.told("notify:update_desktop") == [TOLD], timeout=30)
@@ -321,7 +321,7 @@ async def settled(here: World, server: str, *uris: str) -> None:
         return await here.tell(server, "subscribed") == sorted(uris)  # type: ignore[no-any-return]
 
     await eventually(agreed, timeout=30)
-    subscribed = here.computer.resources.upstream.subscribed
+    subscribed = here.computer.resources.subscriptions.subscribed
     await eventually(lambda: subscribed(server) == set(uris), timeout=30)
     await forgotten(here)
 

@@ -64,7 +64,7 @@ async def test_a_refused_subscription_is_asked_for_again_once_the_list_changed(
         await eventually(lambda: REFUSED in caplog.text)
         await here.tell("desk", "misbehave", uri=WINDOW, how="")
         await here.tell("desk", "put", uri="note://1")
-        await eventually(lambda: here.computer.resources.upstream.subscribed("desk") == {WINDOW})
+        await eventually(lambda: here.computer.resources.subscriptions.subscribed("desk") == {WINDOW})
 
 
 async def test_an_unanswered_subscription_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:

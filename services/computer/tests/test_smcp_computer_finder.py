@@ -67,7 +67,7 @@ async def test_the_catalog_has_the_metadata_of_level_1(nats_url: str, era: Era) 
 @ERAS
 async def test_metadata_are_read_again_after_an_announced_change(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era, host="h", documents=2)) as here:
-        subscribed = here.computer.resources.upstream.subscribed
+        subscribed = here.computer.resources.subscriptions.subscribed
         await eventually(lambda: subscribed("one") == {"dpe://h/doc-0", "dpe://h/doc-1"}, timeout=30)
         for _ in range(3):
             await refs(here)
@@ -115,7 +115,7 @@ async def test_after_a_restart_of_a_server_its_documents_are_read_again(nats_url
         await eventually(lambda: here.told("update_finder"))
         await refs(here)
         await eventually(lambda: here.computer.fleet.supervisors["one"].starts > starts, timeout=30)
-        await eventually(lambda: len(here.computer.resources.upstream.subscribed("one")) == 2, timeout=30)
+        await eventually(lambda: len(here.computer.resources.subscriptions.subscribed("one")) == 2, timeout=30)
         found = await here.ask("get_finder")
         assert [each["page_count"] for each in found["documents"]] == [2, 2]
         assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 1}

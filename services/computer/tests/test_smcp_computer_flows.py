@@ -50,7 +50,7 @@ class Scene:
 
     async def settled(self, server: str, *uris: str) -> None:
         """Wait until the server has accepted these subscriptions and all pending notifications were sent; drop them."""
-        subscribed = self.computer.resources.upstream.subscribed
+        subscribed = self.computer.resources.subscriptions.subscribed
         await eventually(lambda: subscribed(server) == set(uris), timeout=30)
 
         async def quiet() -> bool:

@@ -163,8 +163,8 @@ async def test_an_agent_gets_updates_until_it_leaves(nats_url: str) -> None:
             await agent.subscribe_resource(NAME, "note://1")
             await tell(computer, "one", "update", uri="note://1")
             await eventually(lambda: ResourceUpdated(NAME, "note://1", "one") in heard)
-            assert computer.resources.agents.agents == {"anna"}
-        await eventually(lambda: computer.resources.agents.agents == frozenset())
+            assert computer.resources.subscriptions.agents == {"anna"}
+        await eventually(lambda: computer.resources.subscriptions.agents == frozenset())
 
 
 async def test_an_answer_too_large_for_the_gateway_is_413_and_keeps_the_connection(nats_url: str) -> None:

@@ -73,7 +73,7 @@ async def test_a_stream_that_ends_as_it_begins_is_opened_again(
             return await shown(here) == [WINDOW]
 
         await eventually(is_shown)
-        await eventually(lambda: here.computer.resources.upstream.subscribed("one") == {WINDOW})
+        await eventually(lambda: here.computer.resources.subscriptions.subscribed("one") == {WINDOW})
         await eventually(lambda: not {each.key.verb for each in here.computer.outbox.waiting})
         here.heard.clear()
         await here.tell("one", "update", uri=WINDOW, text="new")
@@ -83,7 +83,7 @@ async def test_a_stream_that_ends_as_it_begins_is_opened_again(
 async def test_a_stream_that_ends_unacknowledged_drops_no_subscription(nats_url: str) -> None:
     server = configs.lean("2026", windows=1, end_streams=2, unacknowledged=True)
     async with world(nats_url, one=server) as here:
-        await eventually(lambda: here.computer.resources.upstream.subscribed("one") == {WINDOW}, timeout=30)
+        await eventually(lambda: here.computer.resources.subscriptions.subscribed("one") == {WINDOW}, timeout=30)
         assert await here.tell("one", "subscribed") == [WINDOW]
 
 

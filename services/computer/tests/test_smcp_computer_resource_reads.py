@@ -154,7 +154,7 @@ async def test_a_window_is_read_and_subscribed_to_by_the_uri_that_the_desktop_sh
         (told,) = here.told("resources_updated")
         assert (told["agent"], told["payload"]["params"]["uri"]) == ("alice", listed)
         await alice.result("resources/unsubscribe", uri=shown)
-        assert here.computer.resources.agents.agents == frozenset()
+        assert here.computer.resources.subscriptions.agents == frozenset()
 
 
 async def test_a_read_does_not_wait_for_a_silent_server_if_another_lists_the_uri(nats_url: str) -> None:

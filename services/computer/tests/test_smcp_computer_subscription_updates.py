@@ -41,12 +41,12 @@ async def test_the_cost_of_a_uri_grows_with_its_length_only(nats_url: str) -> No
         deep = "note://a/b" + "/c" * 4000
         tracemalloc.start()
         try:
-            assert list(here.computer.resources.agents.concerned("one", deep)) == []
+            assert list(here.computer.resources.subscriptions.concerned("one", deep)) == []
             assert tracemalloc.get_traced_memory()[1] < 2_000_000
         finally:
             tracemalloc.stop()
         near = "note://a/b" + "/c" * 20
-        assert list(here.computer.resources.agents.concerned("one", near)) == ["alice"]
+        assert list(here.computer.resources.subscriptions.concerned("one", near)) == ["alice"]
 
 
 @pytest.mark.rule("answers.resources.flood")

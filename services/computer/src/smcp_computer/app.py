@@ -190,4 +190,4 @@ class _OfficeNotifications:
                 return self._entered[0] == agent and self._entered[1] > epoch
 
             self._computer.calls.agent_left(agent, self._ownership, is_back)
-            self._computer.resources.agents.left(agent)
+            self._computer.resources.subscriptions.left(agent)

@@ -284,7 +284,7 @@ class Computer:
             self.outbox.changed(CONFIG)
         known = config.host.keys() & before.host.keys()
         if any(config.host[name].allow != before.host[name].allow for name in known):
-            self.resources.agents.drop()
+            self.resources.subscriptions.drop()
             self.outbox.changed_all(capabilities)
         return changes
 

@@ -187,18 +187,17 @@ class GatewayMembership:
     async def _answer(self, event: str, body: object) -> bytes:
         """The JSON of the acknowledgement of a request. The gateway vouches for the sender, an Agent of this office."""
         if not self.serving:
-            return failed(Unavailable("the Computer is stopping", details={"may_have_run": False}).body()).body
+            return _failed(Unavailable("the Computer is stopping", details={"may_have_run": False}))
         row = catalog.lookup(event)
         if row is None:
-            return failed(Malformed("there is no such event", details={"field": ""}).body()).body
+            return _failed(Malformed("there is no such event", details={"field": ""}))
         caller, headers = from_request(body, self._office, self._caller_key)
         note = None
         if isinstance(body, dict) and body.get(PROGRESS_BY) == TOOL_PROGRESS:
             note = partial(self._note, {"agent": body.get("agent"), "req_id": body.get("req_id")})
         answer = await self.computer.dispatcher.dispatch(row, caller, body, headers=headers, note=note)
         if len(answer.body) > self._max_body:
-            details = {"size": len(answer.body), "limit": self._max_body}
-            return failed(TooLarge(ANSWER_TOO_LARGE, details=details).body()).body
+            return _failed(TooLarge(ANSWER_TOO_LARGE, details={"size": len(answer.body), "limit": self._max_body}))
         return answer.body or b"null"
 
     def _note(self, call: Mapping[str, object], note: bytes) -> None:
@@ -214,6 +213,10 @@ class GatewayMembership:
                 caller, _ = from_request(data, self._office, self._caller_key)
                 self.computer.calls.cancel(AgentCallData.model_validate(data), caller.subject)
             elif event == "notify:leave_office" and (agent := LeaveOfficeNotification.model_validate(data).agent):
-                self.computer.resources.agents.left(agent)
+                self.computer.resources.subscriptions.left(agent)
         except ValidationError:
             _log.warning("a notification that cannot be read was ignored")
+
+
+def _failed(error: SmcpError) -> bytes:
+    return failed(error.body()).body

@@ -23,7 +23,7 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.resources.index import ResourceIndex
-from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
+from smcp_computer.resources.subscriptions import Subscriptions
 from smcp_computer.tools import History
 from smcp_proto.member_names import Role
 from smcp_proto.uris import DPE, WINDOW, host_conflicts, scheme_of, without_query
@@ -137,13 +137,12 @@ class OfferedResources:
         self.events, self.outbox = fleet.events, outbox
         self.history = History()
         self.index = ResourceIndex(fleet.supervisors, self.events, tasks)
-        self.upstream = UpstreamSubscriptions(fleet.supervisors, self.events, tasks)
-        self.agents = AgentSubscriptions(self.upstream, outbox.missed)
+        self.subscriptions = Subscriptions(fleet.supervisors, self.events, tasks, outbox.missed)
 
         async def read(server: str, uri: str, timeout: float) -> Mapping[str, Any]:
             return await self.index.connection(server).read(uri, timeout=timeout)
 
-        self.cache = MetadataCache(read, tasks, self.upstream.subscribed, self.events)
+        self.cache = MetadataCache(read, tasks, self.subscriptions.subscribed, self.events)
         self._hosts: dict[str, Set[str]] = {}
         """By server."""
         self._listed: dict[tuple[str, str], set[str]] = {}
@@ -156,7 +155,7 @@ class OfferedResources:
         """This Computer is in its office (again). Agents that see it enter ask for all lists; later changes are
         announced. Leaves of Agents, and changes, may have been missed."""
         self._entered = True
-        self.agents.drop()
+        self.subscriptions.drop()
 
     def _on_event(self, event: ServerEvent) -> None:
         match event:
@@ -165,11 +164,11 @@ class OfferedResources:
             case ResourceSubscribed(server, uri):
                 self.cache.changed(server, uri)
             case ResourcesUnsubscribed(server, uris):
-                self.agents.drop(server, uris)
+                self.subscriptions.drop(server, uris)
             case ServerReady(server):
                 self._on_start_or_end(server)
             case ServerGone(server):
-                self.agents.drop(server)
+                self.subscriptions.drop(server)
                 self._on_start_or_end(server)
             case ResourcesChanged(server):
                 self._list_changed(server)
@@ -189,7 +188,7 @@ class OfferedResources:
         if update is not None and features is not None and features.subscribe:
             self.outbox.changed(update)
         title = self.index.known(server).get(uri, {}).get("title")
-        for agent in self.agents.concerned(server, uri):
+        for agent in self.subscriptions.concerned(server, uri):
             self.outbox.resource_updated(agent, server, uri, title if isinstance(title, str) else None)
 
     def _on_start_or_end(self, server: str) -> None:
@@ -210,7 +209,7 @@ class OfferedResources:
         for scheme, update in SCHEMES.items():
             uris = [uri for uri in known if scheme_of(uri) == scheme]
             if features is not None and self.index.is_listed(server):
-                self.upstream.want(update, server, uris)
+                self.subscriptions.want(update, server, uris)
             now = set(map(without_query, uris) if scheme == WINDOW else uris)
             if now != self._listed.get((server, scheme), set()):
                 self.outbox.changed(update)

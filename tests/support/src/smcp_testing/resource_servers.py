@@ -18,7 +18,7 @@ from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.transports import Limits
 from smcp_computer.resources.index import ResourceIndex
-from smcp_computer.resources.subscriptions import UpstreamSubscriptions
+from smcp_computer.resources.subscriptions import Subscriptions
 from smcp_service.lifecycle import background
 from smcp_testing.waiting import eventually
 
@@ -33,7 +33,7 @@ class Servers:
 
     fleet: Fleet
     index: ResourceIndex
-    upstream: UpstreamSubscriptions
+    upstream: Subscriptions
     heard: list[ServerEvent] = field(default_factory=list)
 
     def resources(self, server: str = "desk") -> Resources:
@@ -63,7 +63,7 @@ async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
     fleet = Fleet(config, InputResolver(config.inputs, {}), limits=Limits(), on_change=lambda: None)
     async with background() as tasks:
         index = ResourceIndex(fleet.supervisors, fleet.events, tasks)
-        upstream = UpstreamSubscriptions(fleet.supervisors, fleet.events, tasks)
+        upstream = Subscriptions(fleet.supervisors, fleet.events, tasks, lambda server: None)
         here = Servers(fleet, index, upstream)
         fleet.events.listen(here.heard.append)
         task = tasks.start(fleet.run(), name="fleet")

@@ -37,7 +37,7 @@ from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.outbox import OfferedResources
 from smcp_computer.resources.index import Kind, ResourceIndex, page_of, read_cursor, with_unique_names, write_cursor
 from smcp_computer.resources.routing import Budget, Directory
-from smcp_computer.resources.subscriptions import AgentSubscriptions
+from smcp_computer.resources.subscriptions import Subscriptions
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.errors import Unavailable
 from smcp_proto.finder import unknown_categories
@@ -79,7 +79,7 @@ class ResourceHandlers:
 
     directory: Directory
     index: ResourceIndex
-    agents: AgentSubscriptions
+    subscriptions: Subscriptions
     access: Access
     events: ServerEvents
     name: str
@@ -117,7 +117,7 @@ class ResourceHandlers:
                 raise NotSubscribable(server, "does not tell when its resources change")
             try:
                 async with asyncio.timeout_at(budget.until):
-                    await self.agents.subscribe(request.agent, server, directory.subscription_uri(uri, server))
+                    await self.subscriptions.subscribe(request.agent, server, directory.subscription_uri(uri, server))
             except TimeoutError:
                 raise ServerTimedOut(server, "did not answer in time") from None
             return {}
@@ -128,7 +128,7 @@ class ResourceHandlers:
         """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done."""
         server = request.serverId
         uri = self._of(call).checked(request.payload.params.uri, server)
-        self.agents.unsubscribe(request.agent, server, uri)
+        self.subscriptions.unsubscribe(request.agent, server, uri)
         return self._enveloped(request, request.payload, server, {"result": {}})
 
     async def complete(self, request: CompleteReq, call: Call) -> Answer:
@@ -331,7 +331,7 @@ def resource_handlers(
     """By event."""
     index, history, events = resources.index, resources.history, fleet.events
     directory = Directory(fleet.supervisors, index, history, events)
-    own = ResourceHandlers(directory, index, resources.agents, access, events, settings.name)
+    own = ResourceHandlers(directory, index, resources.subscriptions, access, events, settings.name)
     return {
         "client:get_desktop": Desktop(index, history, access, events, tasks, read_s=settings.read_s),
         "client:get_finder": Finder(resources.cache, directory.documents, history, access, wait_s=settings.read_s),

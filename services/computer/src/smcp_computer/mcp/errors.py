@@ -91,9 +91,8 @@ class AnswerTooLarge(ServerError):
     ) -> None:
         most = f"{limit} bytes" if max_values is None else f"{max_values} values"
         super().__init__(server, f"sent an answer of more than {most}")
-        self.limit = limit
-        self.size = size
-        self.max_values = max_values
+        known = {"size": size, "limit": limit, "max_values": max_values}
+        self.details = {name: value for name, value in known.items() if value is not None}
 
 
 class RequestRefused(ServerError):
@@ -144,8 +143,7 @@ def flat(error: ServerError) -> SmcpError:
 
 
 def too_large(error: AnswerTooLarge) -> TooLarge:
-    known = {"size": error.size, "limit": error.limit, "max_values": error.max_values}
-    return TooLarge(str(error), details={name: value for name, value in known.items() if value is not None})
+    return TooLarge(str(error), details=error.details)
 
 
 def not_supported(message: str, code: SmcpCode = SmcpCode.NOT_SUPPORTED) -> Malformed:

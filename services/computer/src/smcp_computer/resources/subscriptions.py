@@ -27,6 +27,11 @@ from smcp_proto.uris import resources_above, window_uri, without_query
 from smcp_service.lifecycle import Background
 
 
+class AgentHolder(NamedTuple):
+    name: str | None
+    """None: an Agent that did not say it. An office has one Agent at a time, so that is enough."""
+
+
 @dataclass
 class _Upstream:
     name: str
@@ -38,12 +43,15 @@ class _Upstream:
 
 
 @dataclass(eq=False)
-class UpstreamSubscriptions:
-    """The subscriptions at the MCP servers. They are asked in `tasks`: no caller's time-out breaks that off."""
+class Subscriptions:
+    """Servers are asked in `tasks`: no caller's time-out breaks that off. An Agent's subscriptions (computer.txt,
+    resources chapter, 4.3) end when it leaves. `dropped`: called after some were dropped that nobody has ended, with
+    the MCP server; None: of all."""
 
     _supervisors: Mapping[str, Supervisor]
     _events: ServerEvents
     _tasks: Background
+    _dropped: Callable[[str | None], None]
 
     def __post_init__(self) -> None:
         self._servers: dict[str, _Upstream] = {}
@@ -51,12 +59,6 @@ class UpstreamSubscriptions:
 
     def holders(self, server: str, uri: str) -> frozenset[Hashable]:
         return frozenset(self._servers[server].holders.get(uri, ())) if server in self._servers else frozenset()
-
-    def held(self) -> Iterator[tuple[Hashable, str, str]]:
-        """Holder, server and URI."""
-        for server, upstream in self._servers.items():
-            for uri, holders in upstream.holders.items():
-                yield from ((holder, server, uri) for holder in holders)
 
     def subscribed(self, server: str) -> frozenset[str]:
         return frozenset(self._servers[server].subscribed) if server in self._servers else frozenset()
@@ -151,31 +153,17 @@ class UpstreamSubscriptions:
             case _:
                 pass
 
-
-class AgentHolder(NamedTuple):
-    name: str | None
-    """None: an Agent that did not say it. An office has one Agent at a time, so that is enough."""
-
-
-@dataclass(eq=False)
-class AgentSubscriptions:
-    """What Agents have subscribed to (computer.txt, resources chapter, 4.3). It ends when the Agent leaves.
-    `dropped`: called after subscriptions were dropped that nobody has ended, with the MCP server; None: of all."""
-
-    _upstream: UpstreamSubscriptions
-    _dropped: Callable[[str | None], None]
-
     @property
     def agents(self) -> frozenset[str | None]:
-        return frozenset(agent for agent, _, _ in self._held())
+        return frozenset(agent for agent, _, _ in self._of_agents())
 
     async def subscribe(self, agent: str | None, server: str, uri: str) -> None:
-        """Subscribe an Agent; once more says the same. Raises as `UpstreamSubscriptions.hold`, and RateLimited: the
+        """Subscribe an Agent; once more says the same. Raises as `hold`, and RateLimited: the
         Agent has subscribed to `MAX_SUBSCRIPTIONS` others."""
-        mine = {(at, subscribed) for each, at, subscribed in self._held() if each == agent}
+        mine = {(at, subscribed) for each, at, subscribed in self._of_agents() if each == agent}
         if (server, uri) not in mine and len(mine) >= MAX_SUBSCRIPTIONS:
             raise too_many_subscriptions(MAX_SUBSCRIPTIONS)
-        await self._upstream.hold(AgentHolder(agent), server, uri)
+        await self.hold(AgentHolder(agent), server, uri)
 
     def unsubscribe(self, agent: str | None, server: str | None, uri: str) -> None:
         """End it, by any URI of the same window or document; None: at every server."""
@@ -196,16 +184,17 @@ class AgentSubscriptions:
 
     def concerned(self, server: str, uri: str) -> set[str | None]:
         """The Agents that subscribed to a resource, or to one above it."""
-        holders = (self._upstream.holders(server, each) for each in (uri, *resources_above(uri)))
+        holders = (self.holders(server, each) for each in (uri, *resources_above(uri)))
         return {holder.name for each in holders for holder in each if isinstance(holder, AgentHolder)}
 
-    def _held(self) -> Iterator[tuple[str | None, str, str]]:
-        for holder, server, uri in self._upstream.held():
-            if isinstance(holder, AgentHolder):
-                yield holder.name, server, uri
+    def _of_agents(self) -> Iterator[tuple[str | None, str, str]]:
+        """Agent, server and URI."""
+        for server, upstream in self._servers.items():
+            for uri, holders in upstream.holders.items():
+                yield from ((each.name, server, uri) for each in holders if isinstance(each, AgentHolder))
 
     def _end(self, which: Callable[[str | None, str, str], bool]) -> bool:
-        ended = [each for each in self._held() if which(*each)]
+        ended = [each for each in self._of_agents() if which(*each)]
         for agent, server, uri in ended:
-            self._upstream.release(AgentHolder(agent), server, uri)
+            self.release(AgentHolder(agent), server, uri)
         return bool(ended)
