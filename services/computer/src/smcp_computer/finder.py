@@ -132,13 +132,12 @@ class MetadataCache:
         self._forget(entries, over)
 
     async def _read_missing(self, server: str, listing: Listing) -> None:
+        def is_read(entry: _Entry | None) -> bool:
+            return entry is not None and (entry.answered_at is not None or entry.failed)
+
         entries = self._entries[server]
-
-        def is_unread(document: DpeUri) -> bool:
-            entry = entries.get(document)
-            return entry is None or (entry.answered_at is None and not entry.failed)
-
-        while missing := list(filter(is_unread, listing.documents)):  # once more where something changed meanwhile
+        # once more where something changed meanwhile
+        while missing := [each for each in listing.documents if not is_read(entries.get(each))]:
             waiting = iter(missing)
             await asyncio.gather(*(self._read_each(server, listing, waiting) for _ in range(AT_ONCE)))
 

@@ -76,16 +76,15 @@ class CallRecord:
         """For the user; without arguments and result. The outcome is `running` or `asking` while it is in flight."""
         running = "asking" if self.asking else "running"
         outcome, seconds = (running, self.seconds) if self.took is None else (self.outcome, self.took)
-        ms = round(1000 * seconds, 1)
-        return {
-            "at": self.at, "tool": self.tool, "agent": self.agent, "outcome": outcome, "ms": ms, "why": self.why
-        }  # fmt: skip
+        return {"at": self.at, **self._fields(outcome, seconds), "why": self.why}
 
     def log(self, seconds: float) -> None:
-        fields: dict[str, object] = {"tool": self.tool, "agent": self.agent, "outcome": self.outcome}
-        fields["ms"] = round(1000 * seconds, 1)
         named = {"mcp_server": self.server, "why": self.why}
-        _log.info("tool call", extra=fields | {name: value for name, value in named.items() if value})
+        given = {name: value for name, value in named.items() if value}
+        _log.info("tool call", extra=self._fields(self.outcome, seconds) | given)
+
+    def _fields(self, outcome: str, seconds: float) -> dict[str, Any]:
+        return {"tool": self.tool, "agent": self.agent, "outcome": outcome, "ms": round(1000 * seconds, 1)}
 
 
 @dataclass(eq=False)

@@ -122,7 +122,9 @@ class ServerEvents:
 
     def tell(self, event: ServerEvent) -> None:
         match event:
-            case ResourceUpdated(server, uri) if not _is_carried(uri):
+            case ResourceUpdated(server, uri) if (
+                not 0 < len(uri) <= MAX_URI_LENGTH or uri != uri.encode(errors="ignore").decode()
+            ):
                 self.warn(server, "announces changes of URIs that are invalid or too long")
                 return
             case ServerReady(server) | ServerRemoved(server):
@@ -143,16 +145,6 @@ class ServerEvents:
                 _log.warning("MCP server %r: further warnings are not logged", server)
             else:
                 _log.warning("MCP server %r: %s", server, printable(what))
-
-
-def _is_carried(uri: str) -> bool:
-    if not 0 < len(uri) <= MAX_URI_LENGTH:
-        return False
-    try:
-        uri.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def event_of(server: str, message: object) -> ServerEvent | None:

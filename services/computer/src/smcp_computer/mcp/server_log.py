@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from http import HTTPStatus
+from http.client import responses
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
@@ -71,9 +71,7 @@ def detail_of(error: BaseException, clean: Callable[[str], str]) -> str:
 
 def answered(status: int) -> str:
     """That a server answered with this status of HTTP."""
-    with suppress(ValueError):
-        return f"answered {status} {HTTPStatus(status).phrase}"
-    return f"answered {status}"
+    return f"answered {status} {responses.get(status, '')}".rstrip()
 
 
 def first_of(error: BaseException) -> BaseException:
