@@ -23,12 +23,13 @@ from smcp_computer.computer import Computer
 from smcp_computer.config.secret_store import SecretsError
 from smcp_computer.mcp.events import State
 from smcp_computer.pins import entry_of
-from smcp_computer.settings import SOCKET, ComputerSettings, state_directory
+from smcp_computer.settings import SOCKET, ComputerSettings, state_path
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import Malformed
 from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.base import AgentCallData
+from smcp_service.settings import SettingsError
 
 _log = logging.getLogger("smcp_computer.control")
 
@@ -52,7 +53,11 @@ async def open_control(settings: ComputerSettings, computer: Computer | None = N
     """Answer on the socket while the body runs, for a Computer that may be opened, and set, in it: so it also answers
     while that stops. Where another process has the socket, this one has none, and says so."""
     control = Control(settings, computer)
-    directory = state_directory(settings)
+    directory = state_path(settings)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"SMCP_STATE_DIR: {directory} cannot be made: {error.strerror}") from None
     with (directory / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process, however that ends

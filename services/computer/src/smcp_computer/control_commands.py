@@ -1,7 +1,7 @@
 """The commands of `smcp-computer` that ask a Computer which runs on this host for this user, over its control socket.
 
-`control` is the other end. Both agree on JSON over HTTP; the paths are in `control`. The commands know nothing of MCP.
-They print tables for people, JSON for programs (`--json`), and warnings to standard error.
+`control` is the other end, over HTTP. The commands print tables for people, JSON for programs (`--json`), and warnings
+to standard error.
 """
 
 import os
@@ -25,13 +25,11 @@ from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError
 
 ANSWER_S: Final = 30.0
-"""How long a Computer may take for what is not a call of a tool."""
+"""How long a Computer may take, beside the time of a call of a tool."""
 GREETING_S: Final = 2.0
 """How long one may take to say who it is: another one may hang."""
 POLL_S: Final = 0.25
 """How often `logs -f` looks at the file: nobody reads faster."""
-CALL_GRACE_S: Final = 5.0
-"""A Computer ends a call at its time; the answer may take so much longer."""
 
 COLOURS: Final = {
     "ready": "green", "starting": "yellow", "degraded": "yellow", "backoff": "yellow", "failed": "red",
@@ -252,7 +250,7 @@ def call(
     listed = computer.ask("GET", "tools")["tools"] if texts else []
     schema: Said = next((each["params_schema"] for each in listed if each["name"] == tool), {})
     asked = {"tool_name": tool, "params": given | convert_texts(texts, schema), "timeout": timeout}
-    result = computer.ask("POST", "call", body=asked, timeout=timeout + CALL_GRACE_S)
+    result = computer.ask("POST", "call", body=asked, timeout=timeout + ANSWER_S)
     (print_json if as_json else print_result)(result)
     if result.get("isError"):
         raise typer.Exit(1)

@@ -41,7 +41,7 @@ LEAST_SHARE: Final = MAX_OPEN_BYTES // 64
 """Each takes at least so many of them: there are 64 at most, since each may hold a call at an MCP server."""
 APPROVAL: Final = "a2c_approval"
 """The key of a Computer's approval request: whether a tool may run."""
-MAX_KEPT_RESULT: Final = 1024 * 1024
+MAX_KEPT_RESULT: Final = exact_json.ONE_STEP
 """The largest result (bytes) that is kept for the Agent's next request: `Keeping.results_bytes` does not count it."""
 
 Elicitations = Mapping[str, Mapping[str, Any]]
@@ -118,10 +118,8 @@ class OpenElicitations:
         return {**result, "meta": {tool_results.INPUT_REQUIRED: required}}
 
     def take(self, request: ToolCallReq, subject: str) -> OpenElicitation:
-        """Remove and return the elicitation that a request answers.
-
-        Raises Malformed: there is no such elicitation, or the answers do not fit; it stays open.
-        """
+        """Remove and return the elicitation that a request answers. Raises Malformed: there is no such elicitation, or
+        the answers do not fit; it stays open."""
         state, answers = request.input_state, request.input_responses
         if state is None or answers is None:
             raise refused("input_responses" if answers is None else "input_state", "is missing beside the other")

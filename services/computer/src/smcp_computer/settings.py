@@ -139,21 +139,6 @@ def pins_path(settings: ComputerSettings) -> Path:
     return settings.pins_file or settings.config.with_suffix(".pins.json")
 
 
-def state_directory(settings: ComputerSettings) -> Path:
-    """`state_path`, made so that its user alone can read it. Raises SettingsError: it cannot be made."""
-    path = state_path(settings)
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(f"SMCP_STATE_DIR: {path} cannot be made: {error.strerror}") from None
-    return path
-
-
-FILE_OPTION: Final = "--token-file (SMCP_TOKEN_FILE):"
-TokenSource = str | Callable[[], Awaitable[str]]
-"""See `smcp_agent.connecting.options.Token`."""
-
-
 def check_connection(settings: ComputerSettings) -> None:
     """Raises SettingsError: the settings do not name one way to connect, or have a token that cannot be sent."""
     if settings.gateway_url is None:
@@ -183,13 +168,14 @@ def check_connection(settings: ComputerSettings) -> None:
         raise SettingsError(*problems)
 
 
-def token_of(settings: ComputerSettings) -> TokenSource | None:
+def token_of(settings: ComputerSettings) -> str | Callable[[], Awaitable[str]] | None:
     """The token for the gateway, or what reads it from its file before each connection."""
     from smcp_agent.connecting.options import token_from  # noqa: PLC0415 -- as above
 
     if settings.token is not None:
         return settings.token.get_secret_value()
-    return None if settings.token_file is None else token_from(settings.token_file, FILE_OPTION)
+    option = "--token-file (SMCP_TOKEN_FILE):"
+    return None if settings.token_file is None else token_from(settings.token_file, option)
 
 
 def _absolute(path: str) -> str:

@@ -145,10 +145,8 @@ class InputResolver:
         return resolved
 
     def sources(self) -> list[dict[str, Any]]:
-        """Of each input its `id`, `description` and `source`: where its value comes from now; None: it has none.
-
-        It may wait for a keyring. Raises SecretsError.
-        """
+        """Of each input its `id`, `description` and `source`: where its value comes from now; None: it has none. As
+        `read_store`."""
         self.read_store()
 
         def source(definition: MCPServerInput) -> str | None:
