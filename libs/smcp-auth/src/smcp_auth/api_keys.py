@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from smcp_auth.grants import Grants, check_subject
+from smcp_auth.grants import Grants, Subject
 from smcp_proto.validation import malformed
 from smcp_service.files import UnusableFile, WatchedFile, locked, read_protected, replace_files
 
@@ -29,7 +29,7 @@ class KeyEntry(Grants):
     """A key's entry in the file: its grants and its hash, never the key."""
 
     id: str = Field(pattern=r"^[0-9a-z]{1,32}$")
-    subject: Annotated[str, AfterValidator(check_subject)]
+    subject: Subject
     """The holder. Keys of one subject are one identity, so a new key takes up the seat of the old one."""
     hash: str = Field(pattern=r"^sha256:[0-9a-f]{64}$", repr=False)
     created: AwareDatetime

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_bus.callers import Rights
 from smcp_proto.errors import NotAllowed
@@ -45,13 +45,8 @@ UNLIMITED: Final = Quota(**dict.fromkeys(Quota.model_fields, 0))
 """For the key of smcp-mcp at gateways: smcp-mcp counts each of its users, and one could use up a quota of all."""
 
 
-def check_subject(subject: object) -> str:
-    """The subject, unchanged. Raises ValueError: not a text of 1 to 256 characters, or with control characters."""
-    if not isinstance(subject, str):
-        raise ValueError("has to be a string")  # noqa: TRY004 -- pydantic takes this one
-    if not 1 <= len(subject) <= LONGEST:
-        raise ValueError(f"has to have 1 to {LONGEST} characters")
-    return without_controls(subject)
+Subject = Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST), AfterValidator(without_controls)]
+"""The holder of a key or token."""
 
 
 class Grants(BaseModel):

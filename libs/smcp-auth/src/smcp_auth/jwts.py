@@ -13,15 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import aiohttp
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from smcp_auth.grants import Grants, Principal, check_subject
+from smcp_auth.grants import Grants, Principal, Subject
 from smcp_proto.errors import NotAuthenticated, Unavailable
 from smcp_proto.validation import malformed
 from smcp_service.files import UnusableFile, read_protected
@@ -64,7 +64,7 @@ class NotAccepted(NotAuthenticated):
 
 class _Claims(BaseModel):
     exp: float = Field(strict=True, le=LATEST)
-    sub: Annotated[str, AfterValidator(check_subject)]
+    sub: Subject
     iss: str | None = None
     jti: str | None = None
     grants: Grants

@@ -33,7 +33,7 @@ from smcp_registry.leases import Leases
 from smcp_registry.member_records import MemberRecord
 from smcp_registry.members_view import MembersView
 from smcp_registry.settings import RegistrySettings
-from smcp_registry.store import ANSWER_S, DUPLICATES_S
+from smcp_registry.store import ANSWER_S
 
 PAGE: Final = 100
 """Messages in a page at most."""
@@ -129,7 +129,6 @@ def audit_plan(settings: RegistrySettings) -> api.StreamConfig | None:
         max_age=settings.audit_keep_days * 86_400,
         max_bytes=settings.audit_max_bytes,
         discard=api.DiscardPolicy.NEW if required else api.DiscardPolicy.OLD,
-        duplicate_window=min(DUPLICATES_S, settings.audit_keep_days * 86_400),
         num_replicas=settings.kv_replicas,
         storage=api.StorageType.FILE,
         allow_direct=True,

@@ -54,14 +54,10 @@ START_S: Final = 30.0
 one for each bucket; a lost round takes up to 9 s. The process is not ready until then."""
 PAUSE_S: Final = 0.25
 """Between two requests to JetStream while nobody answers: leaders are elected, or a node reads its file again."""
-DUPLICATES_S: Final = 120.0
-"""JetStream's default window; entries that live shorter need a shorter one."""
 NAME_IN_USE: Final = 10058
 """JetStream's error code for a stream that exists with another configuration."""
 NO_PEERS: Final = 10005
 """The same where too few nodes of the cluster are there now."""
-REVISIONS_PER_S: Final = 1_000_000
-"""Unix seconds times this are a first revision. Twice that is exact in a double until 2112."""
 
 
 class StoreUnusable(Failure):
@@ -282,10 +278,9 @@ def _plans(lease_s: float, replicas: int) -> tuple[api.StreamConfig, api.StreamC
     leases, moving, members = (_plan(bucket, replicas) for bucket in (LEASES, MOVING, MEMBERS))
     # the server takes whole seconds from 1 for its markers; they only have to outlive the expiry
     marker_s = max(1.0, float(round(lease_s)))
-    leases = leases.evolve(
-        max_age=lease_s, subject_delete_marker_ttl=marker_s, duplicate_window=min(DUPLICATES_S, lease_s)
-    )
-    return leases, moving, members.evolve(max_msgs_per_subject=HISTORY, first_seq=int(time.time() * REVISIONS_PER_S))
+    leases = leases.evolve(max_age=lease_s, subject_delete_marker_ttl=marker_s)
+    # microseconds: twice that is exact in a double until 2112
+    return leases, moving, members.evolve(max_msgs_per_subject=HISTORY, first_seq=time.time_ns() // 1000)
 
 
 def _plan(bucket: str, replicas: int) -> api.StreamConfig:
@@ -297,7 +292,6 @@ def _plan(bucket: str, replicas: int) -> api.StreamConfig:
         allow_msg_ttl=True,
         deny_delete=True,
         discard=api.DiscardPolicy.NEW,
-        duplicate_window=DUPLICATES_S,
         max_msgs_per_subject=1,
         num_replicas=replicas,
         storage=api.StorageType.FILE,

@@ -118,12 +118,9 @@ async def _two_calls(agent: SmcpAgent, repository: Path) -> None:
 @asynccontextmanager
 async def _gateway(system: System, settings: UpSettings) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     """A gateway as a process of its own, beside the one of `system`: its URL and the process."""
-    command = find_command("smcp-gateway")
-    if command is None:
-        raise Failure("the command smcp-gateway was not found")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_AUTH_")}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", die_with_parent.__file__, str(os.getpid()), command),
+        *(sys.executable, "-I", die_with_parent.__file__, str(os.getpid()), find_command("smcp-gateway") or ""),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
