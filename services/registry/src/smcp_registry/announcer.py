@@ -37,7 +37,6 @@ class Announcer:
     js: JetStreamContext
     members: Bucket
     ready: bool = field(default=False, init=False)
-    announced: int = field(default=0, init=False)
     behind: int = field(default=0, init=False)
     """Records that none has taken, when this registry took its last one; 0 where it waited for one in vain."""
 
@@ -70,7 +69,6 @@ class Announcer:
                 for message in messages:
                     self.behind = message.metadata.num_pending
                     await self._publish(message)
-                    self.announced += 1
                     # It goes over the same connection after the notifications, so the server has them when it has this.
                     # Where it does not arrive, the record is announced again, with the same epochs.
                     await message.ack()

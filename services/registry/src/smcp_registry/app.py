@@ -191,16 +191,13 @@ def _measure(
     gauge("smcp_registry_members", "Members of all offices", view.by_role, label="role")
     gauge("smcp_registry_members_moving", "Members whose seat is kept for a move", lambda: len(view.moving()))
     gauge("smcp_registry_offices", "Offices that have members", lambda: len(view.offices))
-    gauge("smcp_registry_owners", "Processes that hold members", lambda: len(view.owners()))
     gauge("smcp_registry_tombstones", "Records of leaves that are not removed yet", lambda: len(view.tombstones))
-    gauge("smcp_registry_leases", "Leases that live", lambda: len(leases))
     gauge(
         "smcp_registry_views_synced",
         "1 while both views follow their buckets, else 0",
         lambda: view.synced and leases.synced,
     )
     gauge("smcp_registry_announcements_behind", "Records that are not announced yet", lambda: announcer.behind)
-    counter("smcp_registry_announcements", "Records that this registry announced", lambda: announcer.announced)
     counter("smcp_registry_sweeps", "Sweeps that were finished", lambda: sweeper.sweeps)
     counter(
         "smcp_registry_swept_members", "Members of dead processes that this registry removed", lambda: sweeper.swept

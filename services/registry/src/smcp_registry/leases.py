@@ -48,9 +48,6 @@ class Leases(View):
         self.ran_out = asyncio.Event()
         """Set whenever a lease ran out; its waiter clears it."""
 
-    def __len__(self) -> int:
-        return len(self._leases)
-
     def reset(self, entries: Sequence[Change]) -> None:
         before = self._leases.keys()
         self._leases = {entry.key: (entry.revision, _renewal(entry.value)) for entry in entries if entry.value}

@@ -191,16 +191,18 @@ def _ready_line(system: "System") -> str:
     """For programs: no key stands in it, since it may get into a log."""
     from smcp_agent.connecting.options import key_file  # noqa: PLC0415 -- as for `up`
 
-    file = key_file(system.url)
-    seat = system.computer.seat
+    file, seat = key_file(system.url), system.computer.seat
     said: dict[str, object] = {
         "url": system.url,
         "mcp_url": system.mcp_url,
         "office": seat.office,
         "computer": seat.computer,
+        "servers": [*system.computer.fleet.supervisors],
+        "failed": system.failed,
+        "key_file": str(file) if file.is_file() else None,
+        "pid": os.getpid(),
     }
-    said |= {"servers": [*system.computer.fleet.supervisors], "failed": system.failed}
-    return json.dumps({**said, "key_file": str(file) if file.is_file() else None, "pid": os.getpid()})
+    return json.dumps(said)
 
 
 def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_who: bool) -> str:

@@ -123,7 +123,9 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     if config is None:
         config = directory / SAMPLE
         if not config.exists():
-            config.write_text(json.dumps(_sample(), indent=2), encoding="utf-8")
+            uvx = find_command("uvx")
+            servers = {} if uvx is None else {"time": uvx_server(uvx, "mcp-server-time")}
+            config.write_text(json.dumps({"servers": servers}, indent=2), encoding="utf-8")
     audit = None if os.environ.get("SMCP_AUDIT") else "on"
     gateway = load_settings(GatewaySettings, gateway_port=options.port, insecure=options.insecure, audit=audit)
     check_auth(gateway, "SMCP_GATEWAY_HOST", gateway.gateway_host)
@@ -195,9 +197,3 @@ def uvx_server(uvx: str, package: str, *arguments: str) -> dict[str, Any]:
         "env": {name: f"${{env:{name}}}" for name in given} or None,
     }
     return {"type": "stdio", "server_parameters": parameters}
-
-
-def _sample() -> dict[str, Any]:
-    """A configuration with `mcp-server-time`, or without servers where there is no uvx."""
-    uvx = find_command("uvx")
-    return {"servers": {} if uvx is None else {"time": uvx_server(uvx, "mcp-server-time")}}
