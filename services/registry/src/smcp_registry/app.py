@@ -25,15 +25,7 @@ from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
 from smcp_registry.members_view import MembersView
 from smcp_registry.seats import Seats
 from smcp_registry.settings import RegistrySettings
-from smcp_registry.store import (
-    LEASES,
-    MEMBERS,
-    START_S,
-    StoreUnusable,
-    ask_jetstream,
-    make_missing,
-    open_store,
-)
+from smcp_registry.store import LEASES, MEMBERS, START_S, StoreUnusable, ask_jetstream, make_missing, open_store
 from smcp_registry.sweeper import Sweeper
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background

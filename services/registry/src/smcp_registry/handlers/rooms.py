@@ -21,17 +21,10 @@ from smcp_bus.limits import Buckets, Rate
 from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import AssertedMember, AssertOutcome
 from smcp_bus.tracing import sending
+from smcp_proto import schemas
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, RateLimited, SmcpError, Unavailable
 from smcp_proto.member_names import Role
-from smcp_proto.schemas import (
-    AgentCallData,
-    EnterOfficeReq,
-    Envelope,
-    LeaveOfficeReq,
-    ListRoomReq,
-    UpdateCapabilitiesReq,
-)
 from smcp_proto.schemas.rooms import RESTARTS
 from smcp_registry.admission import Action
 from smcp_registry.audit import Audit
@@ -42,7 +35,6 @@ from smcp_registry.members_view import Entry
 from smcp_registry.seats import Seats
 from smcp_registry.store import AT_ONCE, StoredMember
 
-QUOTA: Final = "registry_room_events_per_s"
 BURST_S: Final = 5.0
 """So many seconds' worth may come at once: an office of thousands comes back together when its gateway dies."""
 MEMBER_SHARE: Final = 5
@@ -62,7 +54,7 @@ class Handlers:
     audit: Audit
     leases: Leases
 
-    async def join_office(self, request: EnterOfficeReq, call: Call) -> contract.Joined:
+    async def join_office(self, request: schemas.EnterOfficeReq, call: Call) -> contract.Joined:
         office, role, name = named(call)
         self.audit.trail.check()
         if request.office_id != office:
@@ -83,7 +75,7 @@ class Handlers:
             taken_up=decision.taken_up,
         )
 
-    async def leave_office(self, request: LeaveOfficeReq, call: Call) -> contract.Left:
+    async def leave_office(self, request: schemas.LeaveOfficeReq, call: Call) -> contract.Left:
         office, role, name = named(call)
         if request.office_id != office:
             raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
@@ -91,7 +83,7 @@ class Handlers:
             return contract.Left(revision=(await self.seats.move(office, role, name, claim_of(call))).revision)
         return contract.Left(revision=await self.seats.release(office, role, name, claim_of(call)))
 
-    async def list_room(self, request: ListRoomReq, call: Call) -> Answer:
+    async def list_room(self, request: schemas.ListRoomReq, call: Call) -> Answer:
         office, _, _ = named(call)
         await self.callers.settled(call)
         await self.callers.caught_up(after(call), call)
@@ -181,7 +173,7 @@ class Handlers:
         """
         _, _, name = named(call)
         assert call.row.notifies is not None
-        field = "computerId" if isinstance(request, Envelope) else "computer"
+        field = "computerId" if isinstance(request, schemas.Envelope) else "computer"
         computer = getattr(request, field, None)
         if computer is None and field == "computerId":
             raise Malformed(f"{field}: is missing", details={"field": field})
@@ -191,17 +183,17 @@ class Handlers:
         body = request.model_dump_json(exclude_unset=True).encode()
         await self._publish(call, verb_of(call.row.notifies), body)
 
-    async def update_capabilities(self, request: UpdateCapabilitiesReq, call: Call) -> None:
+    async def update_capabilities(self, request: schemas.UpdateCapabilitiesReq, call: Call) -> None:
         office, _, name = named(call)
         member, text = await self.callers.member(call), contract.capabilities_text(request.capabilities)
         await self.seats.amend(office, "computer", name, member.record, capabilities=text)
         await self.update(request, call)
 
-    async def tool_call_cancel(self, request: AgentCallData, call: Call) -> None:
+    async def tool_call_cancel(self, request: schemas.AgentCallData, call: Call) -> None:
         """The broadcast is the delivery: owners match `(agent, req_id)`."""
         await self.callers.member(call)
-        body = AgentCallData(agent=request.agent, req_id=request.req_id).model_dump_json(exclude_unset=True).encode()
-        await self._publish(call, "tool_call_cancel", body)
+        cancel = schemas.AgentCallData(agent=request.agent, req_id=request.req_id)
+        await self._publish(call, "tool_call_cancel", cancel.model_dump_json(exclude_unset=True).encode())
 
     async def _publish(self, call: Call, verb: str, body: bytes) -> None:
         subject = subjects.notify(named(call)[0], verb)
@@ -291,7 +283,8 @@ class RoomRate:
             office, role, name = named(call)
             if wait := self._members.take(record_key(office, role, name)) or self._offices.take(office):
                 self.refused += 1
-                details = {"quota": QUOTA, "limit": self._per_s, "retry_after_s": math.ceil(wait * 1000) / 1000}
+                wait = math.ceil(wait * 1000) / 1000
+                details = {"quota": "registry_room_events_per_s", "limit": self._per_s, "retry_after_s": wait}
                 raise RateLimited("too many joins, updates and lists in this office", details=details)
             return await handler(request, call)
 
