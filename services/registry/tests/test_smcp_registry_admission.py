@@ -139,7 +139,7 @@ def test_a_claim_writes_the_claimants_data_and_the_announcement() -> None:
     )  # fmt: skip
     for before in (None, tombstone(record()), record()):
         for announce in Announce:
-            written = claimed(before, said, announce, office="lab", role="computer", name="pc")
+            written = claimed(before, said, announce, ("lab", "computer", "pc"))
             assert said.model_dump(exclude={"announce"}).items() <= written.model_dump().items()
             assert (written.office, written.role, written.name) == ("lab", "computer", "pc")
             assert (written.state, written.announce, written.moving) == (State.MEMBER, announce, False)
@@ -159,14 +159,14 @@ def test_a_claim_writes_the_claimants_data_and_the_announcement() -> None:
 def test_a_record_keeps_the_former_name_only_for_an_announced_leave(
     before: MemberRecord | None, announce: Announce, left: str | None
 ) -> None:
-    assert claimed(before, claim(), announce, office="lab", role="agent", name="pc").left_name == left
+    assert claimed(before, claim(), announce, ("lab", "agent", "pc")).left_name == left
 
 
 def test_an_agent_that_takes_a_moving_seat_under_another_name_causes_leave_and_enter() -> None:
     moving = record(identity="alice", moving=True, name="old")
     decision = decided(moving, claim(), Owner.NOT_ASKED)
     assert (decision.action, decision.announce) == CLAIM_OVER
-    written = claimed(moving, claim(), decision.announce, office="lab", role="agent", name="pc")
+    written = claimed(moving, claim(), decision.announce, ("lab", "agent", "pc"))
     assert (written.name, written.left_name) == ("pc", "old")
 
 
@@ -234,7 +234,7 @@ def test_enter_and_leave_alternate_for_an_observer_after_any_claims(
             if decision.action is not Action.CLAIM:
                 continue
             announce = decision.announce
-            present = claimed(present, wanted, announce, office="lab", role="computer", name="pc")
+            present = claimed(present, wanted, announce, ("lab", "computer", "pc"))
             if moves:
                 present = present.model_copy(update={"moving": True})
         told += {
@@ -251,9 +251,7 @@ def test_enter_and_leave_alternate_for_an_observer_after_any_claims(
 def test_a_seat_changes_hands_only_by_its_owner_a_gone_or_silent_owner_or_a_move(
     before: Claim, wanted: Claim, announced: bool, moving: bool, owner: Owner
 ) -> None:
-    present = claimed(
-        None, before, Announce.ENTER if announced else Announce.NOTHING, office="o", role="agent", name="a"
-    )
+    present = claimed(None, before, Announce.ENTER if announced else Announce.NOTHING, ("o", "agent", "a"))
     decision = decide(present, wanted, owner, role="agent", name="a", kept=moving)
     own = (before.session, before.process) == (wanted.session, wanted.process)
     if own:
@@ -273,7 +271,7 @@ def test_a_seat_changes_hands_only_by_its_owner_a_gone_or_silent_owner_or_a_move
 def test_a_repeated_claim_is_unchanged(wanted: Claim, gone: bool) -> None:
     present = record() if gone else None
     decision = decided(present, wanted, Owner.GONE)
-    written = claimed(present, wanted, decision.announce, office="lab", role="computer", name="pc")
+    written = claimed(present, wanted, decision.announce, ("lab", "computer", "pc"))
     assert written.state is State.MEMBER
     assert written.announced == wanted.announce
     assert decided(written, wanted, Owner.NOT_ASKED).action is Action.UNCHANGED

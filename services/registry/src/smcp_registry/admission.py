@@ -24,7 +24,7 @@ from enum import Enum
 from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
 from smcp_proto.printable import printable
-from smcp_registry.member_records import Announce, MemberRecord, owned_by, time_of
+from smcp_registry.member_records import Announce, MemberRecord, Seat, owned_by, time_of
 
 
 class Owner(Enum):
@@ -98,14 +98,13 @@ def claimed(
     record: MemberRecord | None,
     claim: Claim,
     announce: Announce,
+    seat: Seat,
     *,
-    office: str,
-    role: Role,
-    name: str,
     revision: int = 0,
     now: float | None = None,
 ) -> MemberRecord:
     """The record that a claim leaves behind at the time `now`, written over `record`, which stands at `revision`."""
+    office, role, name = seat
     goes_on = record is not None and record.is_member and owned_by(record, claim)
     leave_announced = announce in (Announce.LEAVE, Announce.LEAVE_ENTER)
     fields = claim.model_dump(exclude={"announce"})

@@ -9,11 +9,10 @@ from typing import Final
 from smcp_bus.registry_contract import Claim
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, Unavailable
-from smcp_proto.member_names import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.audit import Audit
 from smcp_registry.leases import Owners
-from smcp_registry.member_records import Announce, MemberRecord, held_by, moving, owned_by, record_key, tombstone
+from smcp_registry.member_records import Announce, MemberRecord, Seat, held_by, moving, owned_by, record_key, tombstone
 from smcp_registry.store import ATTEMPTS, Conflict, Store, StoredMember, read_member, write_member
 
 GIVEN_UP: Final = "the claim was given up meanwhile"
@@ -36,7 +35,7 @@ class Seats:
     """Claims, by why they were refused."""
 
     async def claim(
-        self, office: str, role: Role, name: str, claim: Claim, *, until: float, from_silent: bool = False
+        self, seat: Seat, claim: Claim, *, until: float, from_silent: bool = False
     ) -> tuple[Decision, StoredMember]:
         """Give the seat to the claimant, or say why not; returns the record that stands then. Idempotent by the claim.
 
@@ -46,13 +45,12 @@ class Seats:
             until: when the claimant stops waiting (loop time).
             from_silent: the member itself asks, so that it may come back from an owner that is suspended.
         """
-        key = record_key(office, role, name)
         decision = Decision(Action.REFUSE)
         removed: MemberRecord | None = None
 
         async def change(stored: StoredMember) -> MemberRecord | None:
             nonlocal decision, removed
-            decision, owner = await self._decide(key, stored, claim, role=role, name=name, from_silent=from_silent)
+            decision, owner = await self._decide(seat, stored, claim, from_silent=from_silent)
             # an owner that lives has recorded itself that its session left
             removed = stored.record if owner in (Owner.GONE, Owner.SILENT) else None
             if decision.action is Action.REFUSE:
@@ -60,28 +58,20 @@ class Seats:
             if not _stands(stored.record, claim) and not await self._is_meant(claim, until):
                 decision = Decision(Action.REFUSE, why=GIVEN_UP, reason="given_up")
                 return None
-            record = claimed(
-                stored.record,
-                claim,
-                decision.announce,
-                office=office,
-                role=role,
-                name=name,
-                revision=stored.revision,
-                now=time.time(),
-            )
+            now, revision = time.time(), stored.revision
+            record = claimed(stored.record, claim, decision.announce, seat, revision=revision, now=now)
             if decision.action is Action.UNCHANGED and stored.record is not None and same(record, stored.record):
                 return None
             return record
 
-        stored = await self._write(key, change)
+        stored = await self._write(seat, change)
         if removed is not None and decision.action is Action.CLAIM:
             self.audit.seat_changed("leave", removed, "expired")
         if decision.action is Action.REFUSE:
             self.refused[decision.reason] += 1
         return decision, stored
 
-    async def release(self, office: str, role: Role, name: str, claim: Claim) -> int:
+    async def release(self, seat: Seat, claim: Claim) -> int:
         """Give the seat up; returns the tombstone's revision. Idempotent by the claim; raises NotInOffice.
 
         Where nothing stands there is a tombstone afterwards, too: a join of that claim may still be on its way, and
@@ -94,34 +84,33 @@ class Seats:
             record = stored.record
             was_there = record is not None
             if record is None:
-                return tombstone(claimed(None, claim, Announce.NOTHING, office=office, role=role, name=name))
-            if not held_by(record, claim) or record.name != name:
+                return tombstone(claimed(None, claim, Announce.NOTHING, seat))
+            if not held_by(record, claim) or record.name != seat[2]:
                 raise NotInOffice(NOT_A_MEMBER)
             return tombstone(record) if record.is_member else None
 
-        stored = await self._write(record_key(office, role, name), change)
+        stored = await self._write(seat, change)
         if not was_there:
             raise NotInOffice(NOT_A_MEMBER)
         return stored.revision
 
-    async def move(self, office: str, role: Role, name: str, claim: Claim) -> StoredMember:
+    async def move(self, seat: Seat, claim: Claim) -> StoredMember:
         """Keep the seat for its identity, for `move_s` from now on; nothing is announced. Returns its record.
 
         Raises NotInOffice.
         """
-        key = record_key(office, role, name)
 
         async def change(stored: StoredMember) -> MemberRecord | None:
             record = stored.record
-            if record is None or not record.is_member or not owned_by(record, claim) or record.name != name:
+            if record is None or not record.is_member or not owned_by(record, claim) or record.name != seat[2]:
                 raise NotInOffice(NOT_A_MEMBER)
             if self.move_s:
-                await self.store.moving.mark(key, claim.session.encode(), ttl_s=self.move_s)
+                await self.store.moving.mark(record_key(*seat), claim.session.encode(), ttl_s=self.move_s)
             return None if record.moving else moving(record)
 
-        return await self._write(key, change)
+        return await self._write(seat, change)
 
-    async def amend(self, office: str, role: Role, name: str, member: MemberRecord, *, capabilities: bytes) -> None:
+    async def amend(self, seat: Seat, member: MemberRecord, *, capabilities: bytes) -> None:
         """Change what a member said of itself; nothing is announced. One that is no longer `member` is left alone."""
 
         async def change(stored: StoredMember) -> MemberRecord | None:
@@ -131,9 +120,10 @@ class Seats:
             update = {"capabilities": capabilities, "announce": Announce.NOTHING, "left_name": None}
             return record.model_copy(update=update)
 
-        await self._write(record_key(office, role, name), change)
+        await self._write(seat, change)
 
-    async def _write(self, key: str, change: Change) -> StoredMember:
+    async def _write(self, seat: Seat, change: Change) -> StoredMember:
+        key = record_key(*seat)
         backoff = Backoff(first_s=0.02, longest_s=0.2)
         for _ in range(ATTEMPTS):
             stored = await read_member(self.store.members, key)
@@ -154,9 +144,9 @@ class Seats:
         return owner is Owner.ALIVE
 
     async def _decide(
-        self, key: str, stored: StoredMember, claim: Claim, *, role: Role, name: str, from_silent: bool
+        self, seat: Seat, stored: StoredMember, claim: Claim, *, from_silent: bool
     ) -> tuple[Decision, Owner]:
-        record = stored.record
+        record, key, (_, role, name) = stored.record, record_key(*seat), seat
         kept = record is not None and not owned_by(record, claim) and await self.store.is_kept(key, record)
         decision = decide(record, claim, Owner.NOT_ASKED, role=role, name=name, kept=kept)
         if decision.action is not Action.ASK_OWNER or record is None:

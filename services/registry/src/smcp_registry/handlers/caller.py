@@ -14,7 +14,7 @@ from smcp_bus.headers import AFTER, CLAIM
 from smcp_bus.registry_contract import LONGEST_CAPABILITIES, Claim
 from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotInOffice, Unavailable
 from smcp_proto.member_names import Role, check_name
-from smcp_registry.member_records import record_key
+from smcp_registry.member_records import Seat, record_key
 from smcp_registry.members_view import Entry, MembersView
 from smcp_registry.store import ANSWER_S, Bucket, read_member
 
@@ -83,7 +83,7 @@ def after(call: Call) -> int:
     return int(value)
 
 
-def named(call: Call) -> tuple[str, Role, str]:
+def named(call: Call) -> Seat:
     caller = call.caller
     if caller.office is None or caller.role is None or caller.name is None:
         raise NotInOffice(NOT_A_MEMBER)

@@ -55,15 +55,15 @@ class Handlers:
     leases: Leases
 
     async def join_office(self, request: schemas.EnterOfficeReq, call: Call) -> contract.Joined:
-        office, role, name = named(call)
+        seat = named(call)
         self.audit.trail.check()
-        if request.office_id != office:
+        if request.office_id != seat[0]:
             raise NotAllowed("office_id is not the sender's own", details={"field": "office_id"})
         claim = claim_of(call)
         if claim.capabilities is None and request.capabilities is not None:
             claim = claim.model_copy(update={"capabilities": contract.capabilities_text(request.capabilities)})
         until = call.deadline - PATIENCE_S - RESERVE_S  # there is time for a last query to the claimant
-        decision, stored = await self.seats.claim(office, role, name, claim, until=until, from_silent=True)
+        decision, stored = await self.seats.claim(seat, claim, until=until, from_silent=True)
         if decision.action is Action.REFUSE:
             holder = decision.holder
             details = {} if holder is None else {"holder": holder.name, "since": time_of(holder.since)}
@@ -76,12 +76,12 @@ class Handlers:
         )
 
     async def leave_office(self, request: schemas.LeaveOfficeReq, call: Call) -> contract.Left:
-        office, role, name = named(call)
-        if request.office_id != office:
+        seat = named(call)
+        if request.office_id != seat[0]:
             raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
-        if role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
-            return contract.Left(revision=(await self.seats.move(office, role, name, claim_of(call))).revision)
-        return contract.Left(revision=await self.seats.release(office, role, name, claim_of(call)))
+        if seat[1] == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
+            return contract.Left(revision=(await self.seats.move(seat, claim_of(call))).revision)
+        return contract.Left(revision=await self.seats.release(seat, claim_of(call)))
 
     async def list_room(self, request: schemas.ListRoomReq, call: Call) -> Answer:
         office, _, _ = named(call)
@@ -184,9 +184,8 @@ class Handlers:
         await self._publish(call, verb_of(call.row.notifies), body)
 
     async def update_capabilities(self, request: schemas.UpdateCapabilitiesReq, call: Call) -> None:
-        office, _, name = named(call)
         member, text = await self.callers.member(call), contract.capabilities_text(request.capabilities)
-        await self.seats.amend(office, "computer", name, member.record, capabilities=text)
+        await self.seats.amend(named(call), member.record, capabilities=text)
         await self.update(request, call)
 
     async def tool_call_cancel(self, request: schemas.AgentCallData, call: Call) -> None:
@@ -234,11 +233,11 @@ class Handlers:
         if (claim.credential, claim.process) != owner:
             raise NotAllowed("a process asserts its own members only")
         if member.moving:
-            return _stands(await self.seats.move(*seat, claim))
+            return _stands(await self.seats.move(seat, claim))
         known = self.callers.view.member(*seat)
         if known is not None and held_by(known.record, claim) and known.record.announced and not known.record.moving:
             return _stands(known)
-        decision, stored = await self.seats.claim(*seat, claim, until=until)
+        decision, stored = await self.seats.claim(seat, claim, until=until)
         if decision.action is Action.REFUSE:
             raise NotAllowed(decision.why)
         if decision.announce in (Announce.ENTER, Announce.LEAVE_ENTER) and stored.record is not None:
