@@ -227,16 +227,12 @@ class BodyBudget:
 
         def hold(size: int) -> None:
             nonlocal taken
-            for held, limit, whose in (
-                (self._held[subject], self._share, "your"),
-                (self._held.total(), SHARE * self._share, "all"),
-            ):
-                if held + size > limit:
-                    self.refused += 1
-                    raise RateLimited(
-                        f"{whose} unanswered requests would have more than {limit} bytes: send fewer at a time",
-                        details={"limit": limit, "retry_after_s": 1},
-                    )
+            if self._held[subject] + size > self._share or self._held.total() + size > SHARE * self._share:
+                self.refused += 1
+                raise RateLimited(
+                    f"unanswered requests would have more than {self._share} bytes: send fewer at a time",
+                    details={"limit": self._share, "retry_after_s": 1},
+                )
             self._held[subject] += size
             taken += size
 
