@@ -107,7 +107,9 @@ class RpcClient:
         loop = asyncio.get_running_loop()
         deadline = tries.ends_at + tries.grace
         while True:
-            connection = self._link.usable or await self._connection(tries, deadline)
+            connection = self._link.usable
+            if connection is None or connection.lost.is_set():
+                connection = await self._connection(tries, deadline)
             tries.begin(loop.time())
             try:
                 reply = await connection.request(tries.event, tries.data, timeout=deadline - tries.began)

@@ -66,16 +66,13 @@ _log: Final = logging.getLogger(__name__)
 
 def office_of(scope: Scope) -> str:
     """The name of the office in a request's URL, in NFC. Raises Malformed: it is not UTF-8, or no name."""
-    why = "is not UTF-8"
     if scope["path"] in (_PATH, _PATH.rstrip("/")):
         raise refused("the office in the URL", "missing; the URL has to end in its name, as in /mcp/home")
     try:
         return check_name(unquote_to_bytes(scope["raw_path"])[len(_PATH) :].decode())
-    except UnicodeDecodeError:
-        pass
     except ValueError as error:
-        why = str(error)
-    raise refused("the office in the URL", why)
+        why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise refused("the office in the URL", why) from None
 
 
 class McpEndpoint(BaseRoute):

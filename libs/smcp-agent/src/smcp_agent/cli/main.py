@@ -234,7 +234,8 @@ async def status(agent: SmcpAgent, computer: AnyComputer = None) -> Answer:
     found = await asyncio.gather(*map(agent.get_status, names), return_exceptions=True)
     if computer is not None and isinstance(found[0], BaseException):
         raise found[0]
-    return Answer({"computers": statuses_json(names, found)}, lambda: print_statuses(names, found))
+    shown = statuses_json(names, found)
+    return Answer({"computers": shown}, lambda: print_statuses(shown))
 
 
 @asks("asking {computer} for its configuration")

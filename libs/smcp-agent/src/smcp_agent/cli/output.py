@@ -232,26 +232,22 @@ def print_completion(completion: JsonObject) -> None:
         print_hint("There are more values: give more of the beginning.")
 
 
-Statuses = Sequence[GetStatusRet | BaseException]
-"""Of Computers; of one that could not say, why."""
-
-
-def statuses_json(computers: Sequence[str], statuses: Statuses) -> list[dict[str, Any]]:
+def statuses_json(computers: Sequence[str], answers: Sequence[GetStatusRet | BaseException]) -> list[dict[str, Any]]:
+    """The statuses of Computers; of one that could not say, why."""
     found: list[dict[str, Any]] = []
-    for computer, each in zip(computers, statuses, strict=True):
+    for computer, each in zip(computers, answers, strict=True):
         if isinstance(each, SmcpError):
             found.append({"computer": computer, "error": each.body().model_dump()})
         elif isinstance(each, BaseException):
             raise each
         else:
-            fields = each.model_dump(exclude_unset=True, exclude={"req_id"})
-            found.append({"computer": computer, **fields})
+            found.append({"computer": computer, **each.model_dump(exclude_unset=True, exclude={"req_id"})})
     return found
 
 
-def print_statuses(computers: Sequence[str], statuses: Statuses) -> None:
+def print_statuses(statuses: Sequence[dict[str, Any]]) -> None:
     rows = []
-    for shown in statuses_json(computers, statuses):
+    for shown in statuses:
         computer = shown["computer"]
         for each in shown.get("servers", ()):
             since = ""
@@ -267,7 +263,7 @@ def print_statuses(computers: Sequence[str], statuses: Statuses) -> None:
             print_failure(f"{computer}: its configuration file is not in use: {shown['config_problem']}")
     if rows:
         print_table("Server", {"State": 8, "Since": 10, "Restarts": 8, "Tools": 5, "Reason": 20}, rows)
-    elif not computers:
+    elif not statuses:
         print_hint("No Computers.")
 
 

@@ -201,16 +201,12 @@ class Link:
         self._changed = asyncio.Event()
         self.connection: Connection | None = None
         """The joined connection, if there is one at this moment."""
+        self.usable: Connection | None = None
+        """What `ready` returns at once, unless it is lost."""
 
     @property
     def failed(self) -> bool:
         return self._failure is not None
-
-    @property
-    def usable(self) -> Connection | None:
-        """What `ready` returns at once."""
-        connection = self.connection
-        return None if self.failed or connection is None or connection.lost.is_set() else connection
 
     def describe(self, place: EnterOfficeReq) -> None:
         self._place = place
@@ -260,8 +256,8 @@ class Link:
         while True:
             if self._failure is not None:
                 raise without_traceback(self._failure)
-            if (connection := self.usable) is not None:
-                return connection
+            if self.connection is not None and not self.connection.lost.is_set():
+                return self.connection
             await self._changed.wait()
 
     def drop(self, connection: Connection) -> None:
@@ -270,6 +266,7 @@ class Link:
 
     def fail(self, failure: SmcpError) -> None:
         self._failure = failure
+        self.usable = None
         self._tell()
 
     async def leave(self, connection: Connection, *, restarts: bool = False) -> None:
@@ -352,6 +349,7 @@ class Link:
 
     def _set(self, connection: Connection | None) -> None:
         self.connection = connection
+        self.usable = connection if self._failure is None else None
         self._tell()
 
     def _tell(self) -> None:
