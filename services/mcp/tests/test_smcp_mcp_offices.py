@@ -14,7 +14,7 @@ from mcp_types import INVALID_PARAMS, INVALID_REQUEST, ResourceLink, TextContent
 from pydantic import ValidationError
 from yarl import URL
 
-from smcp_agent import NotAGateway, SmcpAgent
+from smcp_agent import CannotConnect, SmcpAgent
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import OfficeTools
 from smcp_mcp.settings import McpSettings
@@ -275,7 +275,7 @@ async def test_a_url_without_an_office_is_400_and_not_redirected() -> None:
 
 async def test_an_agent_that_connects_to_the_port_of_mcp_clients_learns_that_it_is_no_gateway() -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
-        with pytest.raises(NotAGateway, match=r"what answers there \(HTTP 404\) is not an A2C-SMCP gateway$"):
+        with pytest.raises(CannotConnect, match=r"what answers there \(HTTP 404\) is not an A2C-SMCP gateway$"):
             async with SmcpAgent(str(URL(service.office()).origin()), office="lab-1", name="bot"):
                 pytest.fail("it connected")
 

@@ -12,7 +12,6 @@ from smcp_agent.errors import (
     JoinRefused as JoinRefused,
     McpError as McpError,
     NoAnswer as NoAnswer,
-    NotAGateway as NotAGateway,
     NotAllowed as NotAllowed,
     NotAuthenticated as NotAuthenticated,
     NotFound as NotFound,

@@ -35,10 +35,6 @@ class CannotConnect(Unavailable):
     """None of the URLs could be connected to. `details.urls` says why, by URL."""
 
 
-class NotAGateway(CannotConnect):
-    """Something else than a gateway answers at each of the URLs."""
-
-
 class TokenUnavailable(Unavailable):
     """The token provider failed; its own exception is the cause."""
 

@@ -19,7 +19,7 @@ from rich.progress import Progress
 from smcp_agent.cli.output import print_error, print_event, print_hint, print_json
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
-from smcp_agent.errors import CannotConnect, Malformed, NotAGateway, NotAuthenticated, SmcpError, TimedOut
+from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, SmcpError, TimedOut
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -177,8 +177,6 @@ def _hint(error: SmcpError) -> str:
     match error:
         case NotAuthenticated():
             return "Give your key or token by --token (SMCP_TOKEN). The key of your own `smcp up` is found without."
-        case NotAGateway():
-            return "--url (SMCP_URL) says where Agents connect: `smcp up` prints it, beside the URL for MCP clients."
         case CannotConnect():
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case _:

@@ -15,7 +15,7 @@ from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.connecting.transport import HEADROOM, HttpSession, JsonText, WireJson, packet_class, reason, was_refused
-from smcp_agent.errors import CannotConnect, NotAGateway, SmcpError, Unavailable, flat_error
+from smcp_agent.errors import CannotConnect, SmcpError, Unavailable, flat_error
 from smcp_proto.errors import ANSWER_TOO_LARGE, CUT_OFF, NOTHING_BEGUN, TooLarge
 from smcp_proto.printable import without_login
 
@@ -139,7 +139,7 @@ class Connection:
                     await asyncio.gather(self._sio.eio.wait(), return_exceptions=True)
 
     async def open(self) -> None:
-        """Raises CannotConnect, NotAGateway; SmcpError: the server refused."""
+        """Raises CannotConnect; SmcpError: the server refused."""
         transports = list(self._options.transports)
         while True:
             transport = transports.pop(0)
@@ -186,14 +186,13 @@ class Connection:
 
     def _cannot(self, error: BaseException) -> CannotConnect:
         within, url = self._options.connect_timeout, without_login(self.url)
-        kind = CannotConnect
         if isinstance(error, TimeoutError):
             why = f"no answer within {within:g} s"
         elif self._http.is_foreign:
-            kind, why = NotAGateway, f"what answers there (HTTP {self._http.status}) is not an A2C-SMCP gateway"
+            why = f"what answers there (HTTP {self._http.status}) is not an A2C-SMCP gateway"
         else:
             why = reason(error)
-        return kind(f"cannot connect to {url}: {why}", details={"urls": {url: why}})
+        return CannotConnect(f"cannot connect to {url}: {why}", details={"urls": {url: why}})
 
     def _on_connect_error(self, *args: Any) -> None:
         self._refusal = args[0] if args else None

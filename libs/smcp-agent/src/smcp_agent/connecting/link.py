@@ -20,7 +20,6 @@ from smcp_agent.errors import (
     ErrorCode,
     JoinRefused,
     Malformed,
-    NotAGateway,
     NotAllowed,
     NotAuthenticated,
     RateLimited,
@@ -91,8 +90,8 @@ class Addresses:
         return False
 
     async def connect(self, options: ConnectionOptions, on_notice: Notice) -> Connection:
-        """The first connection that opens. Raises CannotConnect, NotAGateway; TokenUnavailable; SmcpError: the last
-        refusal of a server."""
+        """The first connection that opens. Raises CannotConnect, TokenUnavailable; SmcpError: the last refusal of a
+        server."""
         has_token, options = options.token is not None, await with_token(options)
 
         async def attempt(url: str, earlier: Sequence[asyncio.Task[Connection]]) -> Connection:
@@ -125,8 +124,7 @@ class Addresses:
             url: why for each in errors if isinstance(each, CannotConnect) for url, why in each.details["urls"].items()
         }
         failures = "; ".join(f"{url}: {why}" for url, why in reasons.items())
-        kind = NotAGateway if all(isinstance(each, NotAGateway) for each in errors) else CannotConnect
-        raise kind(f"cannot connect to {failures}", details={"urls": reasons})
+        raise CannotConnect(f"cannot connect to {failures}", details={"urls": reasons})
 
 
 def checked_url(url: str) -> str:
