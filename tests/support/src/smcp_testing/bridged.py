@@ -58,7 +58,7 @@ async def bridged(
 @asynccontextmanager
 async def shared_office(
     gateway: FakeGateway,
-    may: Callable[[Context, NamedTool], bool] = lambda _, __: True,
+    may: Callable[[Context | None, NamedTool], bool] = lambda _, __: True,
     listing: ToolListOptions | None = None,
     may_ask: Callable[[Context, str], bool] = lambda _, __: True,
 ) -> AsyncIterator[Callable[[str], AbstractAsyncContextManager[Bridged]]]:
