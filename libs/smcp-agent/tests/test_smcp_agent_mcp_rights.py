@@ -30,8 +30,9 @@ async def text_of(client: Any, uri: str) -> str:
 
 @ERAS
 async def test_a_tool_that_a_client_may_not_use_is_neither_listed_nor_called_for_it(era: str) -> None:
-    def may(context: Context, named: NamedTool) -> bool:
-        return named.tool.name == "echo" and context.method in ("tools/list", "tools/call")
+    def may(context: Context | None, named: NamedTool) -> bool:
+        asked_by_a_request = context is None or context.method in ("tools/list", "tools/call")
+        return named.tool.name == "echo" and asked_by_a_request
 
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo"), tool("wipe")]

@@ -290,7 +290,7 @@ async def test_a_mistake_is_a_result_that_names_the_field_or_what_was_probably_m
 
 @ERAS
 async def test_what_a_client_may_not_use_is_not_found_described_called_or_suggested(era: str) -> None:
-    def may(_: Context, named: NamedTool) -> bool:
+    def may(_: Context | None, named: NamedTool) -> bool:
         return named.computer == "red"
 
     async with fake_gateway() as gateway:
@@ -309,8 +309,8 @@ async def test_what_a_client_may_not_use_is_not_found_described_called_or_sugges
 
 
 async def test_a_client_gets_a_search_by_the_number_of_tools_that_it_may_use() -> None:
-    def may(context: Context, named: NamedTool) -> bool:
-        return named.computer == "red" or context.protocol_version == "2026-07-28"
+    def may(context: Context | None, named: NamedTool) -> bool:
+        return named.computer == "red" or (context is not None and context.protocol_version == "2026-07-28")
 
     async with fake_gateway() as gateway:
         gateway.computers |= {"red": [tool("echo")], "blue": [tool("sing")]}
