@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from smcp_auth.jwts import BadKeySet, Jwks, load_of, read_key_set
+from smcp_auth.jwts import BadKeySet, Jwks, find_key, load_of, read_key_set
 from smcp_proto.errors import Unavailable
 from smcp_testing.issuer import Issuer, key_set, open_issuer, signing_key
 from smcp_testing.waiting import Stopwatch, eventually
@@ -179,7 +179,7 @@ EC_JWK, RSA_JWK = OLD.jwk, RSA.jwk
 )
 def test_a_key_of_another_kind_is_skipped(jwk: Any) -> None:
     found = read_key_set(json.dumps({"keys": [jwk, NEW.jwk]}).encode())
-    assert [key.key_id for key in found.keys] == ["new"]
+    assert [key.key_id for key in found] == ["new"]
 
 
 def test_a_short_rsa_key_is_skipped() -> None:
@@ -190,7 +190,7 @@ def test_a_short_rsa_key_is_skipped() -> None:
 def test_a_kid_of_two_keys_matches_none() -> None:
     twice = {**NEW.jwk, "kid": "old"}
     found = read_key_set(json.dumps({"keys": [OLD.jwk, twice]}).encode())
-    assert found.find("old", "ES256") is None
+    assert find_key(found, "old", "ES256") is None
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 100_000])

@@ -132,7 +132,7 @@ async def test_a_registry_without_a_whole_view_gives_no_share(nats_url: str) -> 
         assert await share(leases) is None
         leases.reset([change("other", gateway(30).model_dump_json().encode())])
         assert await share(leases) == 20
-        leases.unsynced()
+        leases.synced.clear()
         assert await share(leases) is None
         leases.reset([])
         assert await share(leases) == 10, "the other's lease is not there any more"

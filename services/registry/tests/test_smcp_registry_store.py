@@ -356,6 +356,6 @@ async def test_a_registry_asks_again_when_nats_server_was_suspended_during_its_s
         monkeypatch.setattr(js, method, suspended_at_first)
         monkeypatch.setattr(bus, "jetstream", lambda: js)
         async with open_registry(RegistrySettings(nats_url=nats_server.url), bus) as registry:
-            assert registry.view.synced
-            assert registry.leases.synced
+            assert registry.view.synced.is_set()
+            assert registry.leases.synced.is_set()
         assert asked > 1

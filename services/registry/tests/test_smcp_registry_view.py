@@ -33,8 +33,8 @@ async def watched(bus: Bus, lease_s: float = 10) -> AsyncIterator[tuple[Store, M
             tasks.start(connection.keep("members", partial(follow, js, "members", view)), name="members")
             tasks.start(connection.keep("leases", partial(follow, js, "leases", leases)), name="leases")
             async with asyncio.timeout(30):
-                await view.wait_synced()
-                await leases.wait_synced()
+                await view.synced.wait()
+                await leases.synced.wait()
             yield store, view, leases
     finally:
         connection.close()

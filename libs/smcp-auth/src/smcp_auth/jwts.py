@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
@@ -75,19 +75,13 @@ class BadKeySet(ValueError):
     """Not a JWK Set. The message says why, and quotes nothing of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeySet:
-    """The usable keys, each for one algorithm."""
-
-    keys: tuple[jwt.PyJWK, ...] = ()
-
-    def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """The key of that `kid` for that algorithm. Without a `kid`: the only key for the algorithm."""
-        fitting = [key for key in self.keys if key.algorithm_name == algorithm and kid in (None, key.key_id)]
-        return fitting[0] if len(fitting) == 1 else None
+def find_key(keys: Sequence[jwt.PyJWK], kid: str | None, algorithm: str) -> jwt.PyJWK | None:
+    """The key of that `kid` for that algorithm. Without a `kid`: the only key for the algorithm."""
+    fitting = [key for key in keys if key.algorithm_name == algorithm and kid in (None, key.key_id)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
-def read_key_set(text: bytes) -> KeySet:
+def read_key_set(text: bytes) -> tuple[jwt.PyJWK, ...]:
     """Read a set. Raises BadKeySet: not a JSON object with a list `keys`, or none of them can be used."""
     try:
         data = json.loads(text)
@@ -99,7 +93,7 @@ def read_key_set(text: bytes) -> KeySet:
     keys = tuple(key for each in listed if isinstance(each, dict) and (key := _read(each)) is not None)
     if not keys:
         raise BadKeySet("has no key for RS256 or ES256")
-    return KeySet(keys)
+    return keys
 
 
 def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:
@@ -136,7 +130,7 @@ class Jwks:
         self._retry_s = min(RETRY_S, lifetime_s / 2)
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
-        self._set = KeySet()
+        self._keys: Sequence[jwt.PyJWK] = ()
         self._fetched_at = self._tried_at = -math.inf
         """When the fetch of that set began, and when one last ended (loop time)."""
         self._failed = False
@@ -153,10 +147,10 @@ class Jwks:
             await self._fetch(self._retry_s)
         if self._is_over:
             raise Unavailable("the keys of the tokens' issuer cannot be fetched now; try again")
-        found = self._set.find(kid, algorithm)
+        found = find_key(self._keys, kid, algorithm)
         if found is None and kid is not None:
             await self._fetch(self._refetch_s)
-            found = self._set.find(kid, algorithm)
+            found = find_key(self._keys, kid, algorithm)
         return found
 
     @property
@@ -178,7 +172,7 @@ class Jwks:
                     _log.warning("the keys of the tokens' issuer cannot be fetched: %s", why)
                 self._failed = True
             else:
-                self._set, self._fetched_at, self._failed = keys, began, False
+                self._keys, self._fetched_at, self._failed = keys, began, False
             finally:
                 self._tried_at = self._loop.time()
 

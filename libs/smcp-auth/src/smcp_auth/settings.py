@@ -1,7 +1,7 @@
 """The settings of authentication (`SMCP_AUTH_*`, `SMCP_ALLOWED_*`, `SMCP_INSECURE`) and of quotas (`SMCP_QUOTA_*`)."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -141,7 +141,29 @@ def check_auth(settings: AuthSettings, variable: str, host: str) -> None:
 
     Raises SettingsError, naming each setting.
     """
-    problems = [*_contradictions(settings), *_unreadable(settings)]
+    problems, jwks = [], settings.auth_jwks or ""
+    if settings.auth_with_tokens and settings.auth_audience is None:
+        problems.append(
+            "SMCP_AUTH_AUDIENCE: is needed with SMCP_AUTH_JWKS and SMCP_AUTH_SECRET: without it a token that is for "
+            "another service would do"
+        )
+    url = urlsplit(jwks)
+    if url.scheme == "http" and not is_loopback(url.hostname or "") and not settings.insecure:
+        problems.append(
+            "SMCP_AUTH_JWKS: over http the keys could be replaced on the way: use https, or SMCP_INSECURE=true"
+        )
+    file = Path(jwks) if jwks and "://" not in jwks else None
+    files: list[tuple[str, Path | None, Callable[[Path], object]]] = [
+        ("SMCP_AUTH_KEYS", settings.auth_keys, read),
+        ("SMCP_AUTH_REVOKED", settings.auth_revoked, read_revocations),
+        ("SMCP_AUTH_JWKS", file, lambda path: read_key_set(read_protected(path))),
+    ]
+    for name, path, look in files:
+        try:
+            if path is not None:
+                look(path)
+        except (UnusableFile, BadKeySet) as error:
+            problems.append(f"{name}: {error}")
     if not settings.auth_configured and not settings.insecure and not is_loopback(host):
         problems.append(
             f"{variable}: {host!r} can be reached from other machines: set who may connect (SMCP_AUTH_KEYS, "
@@ -149,33 +171,3 @@ def check_auth(settings: AuthSettings, variable: str, host: str) -> None:
         )
     if problems:
         raise SettingsError(*problems)
-
-
-def _contradictions(settings: AuthSettings) -> list[str]:
-    problems = []
-    if settings.auth_with_tokens and settings.auth_audience is None:
-        problems.append(
-            "SMCP_AUTH_AUDIENCE: is needed with SMCP_AUTH_JWKS and SMCP_AUTH_SECRET: without it a token that is for "
-            "another service would do"
-        )
-    url = urlsplit(settings.auth_jwks or "")
-    if url.scheme == "http" and not is_loopback(url.hostname or "") and not settings.insecure:
-        problems.append(
-            "SMCP_AUTH_JWKS: over http the keys could be replaced on the way: use https, or SMCP_INSECURE=true"
-        )
-    return problems
-
-
-def _unreadable(settings: AuthSettings) -> Iterator[str]:
-    jwks = Path(settings.auth_jwks) if settings.auth_jwks is not None and "://" not in settings.auth_jwks else None
-    files: list[tuple[str, Path | None, Callable[[Path], object]]] = [
-        ("SMCP_AUTH_KEYS", settings.auth_keys, read),
-        ("SMCP_AUTH_REVOKED", settings.auth_revoked, read_revocations),
-        ("SMCP_AUTH_JWKS", jwks, lambda path: read_key_set(read_protected(path))),
-    ]
-    for name, path, look in files:
-        try:
-            if path is not None:
-                look(path)
-        except (UnusableFile, BadKeySet) as error:
-            yield f"{name}: {error}"

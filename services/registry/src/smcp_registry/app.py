@@ -77,8 +77,8 @@ async def open_registry(
     rate = RoomRate(settings.registry_room_events_per_s, asyncio.get_running_loop().time)
     _measure(metrics, members, leases, seats, sweeper, announcer, rate)
     readiness.add("nats", lambda: bus.problem)
-    readiness.add("members", lambda: None if members.synced else "the view of the members is not caught up")
-    readiness.add("leases", lambda: None if leases.synced else "the view of the leases is not caught up")
+    readiness.add("members", lambda: None if members.synced.is_set() else "the view of the members is not caught up")
+    readiness.add("leases", lambda: None if leases.synced.is_set() else "the view of the leases is not caught up")
     readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
     durations = metrics.durations(
         "smcp_registry_request_duration", "Requests over the bus, until they are answered", "event", "outcome"
@@ -117,7 +117,7 @@ async def open_registry(
             try:
                 async with asyncio.timeout_at(deadline):
                     for view in views.values():
-                        await view.wait_synced()
+                        await view.synced.wait()
             except TimeoutError:
                 raise StoreUnusable(f"the rooms could not be read within {START_S:g} s") from None
             tasks.start(connection.keep("the announcer", announcer.run), name="announcer")
@@ -184,15 +184,10 @@ def _measure(
     gauge("smcp_registry_members_moving", "Members whose seat is kept for a move", lambda: len(view.moving()))
     gauge("smcp_registry_offices", "Offices that have members", lambda: len(view.offices))
     gauge("smcp_registry_tombstones", "Records of leaves that are not removed yet", lambda: len(view.tombstones))
-    gauge(
-        "smcp_registry_views_synced",
-        "1 while both views follow their buckets, else 0",
-        lambda: view.synced and leases.synced,
-    )
+    synced = "1 while both views follow their buckets, else 0"
+    gauge("smcp_registry_views_synced", synced, lambda: view.synced.is_set() and leases.synced.is_set())
     gauge("smcp_registry_announcements_behind", "Records that are not announced yet", lambda: announcer.behind)
     counter("smcp_registry_sweeps", "Sweeps that were finished", lambda: sweeper.sweeps)
-    counter(
-        "smcp_registry_swept_members", "Members of dead processes that this registry removed", lambda: sweeper.swept
-    )
+    counter("smcp_registry_swept_members", "Members of dead processes that were removed", lambda: sweeper.swept)
     counter("smcp_registry_claims_refused", "Seats that were refused, by why", lambda: seats.refused, label="why")
     counter("smcp_registry_refusals", "Joins, updates and lists above an office's rate", lambda: rate.refused)

@@ -42,22 +42,12 @@ class Change:
 
 class View:
     def __init__(self) -> None:
-        self._synced = asyncio.Event()
-
-    @property
-    def synced(self) -> bool:
-        return self._synced.is_set()
-
-    async def wait_synced(self) -> None:
-        await self._synced.wait()
-
-    def unsynced(self) -> None:
-        """The view may be outdated: the connection is down, or the watch begins anew."""
-        self._synced.clear()
+        self.synced = asyncio.Event()
+        """Cleared while the view may be outdated: the connection is down, or the watch begins anew."""
 
     def reset(self, entries: Sequence[Change]) -> None:
         """All entries of the bucket; what was known before is no longer true."""
-        self._synced.set()
+        self.synced.set()
 
     def apply(self, change: Change) -> None:
         raise NotImplementedError
@@ -78,7 +68,7 @@ async def follow_or_replace(
             await make_missing()
         raise
     finally:
-        views[bucket].unsynced()
+        views[bucket].synced.clear()
 
 
 async def _empty_lost(js: JetStreamContext, views: Mapping[str, View]) -> None:
@@ -93,7 +83,7 @@ async def _empty_lost(js: JetStreamContext, views: Mapping[str, View]) -> None:
     for bucket in lost:
         _log.error("the bucket %s is gone; it is made anew, empty", bucket)
         views[bucket].reset([])
-        views[bucket].unsynced()
+        views[bucket].synced.clear()
 
 
 async def follow(js: JetStreamContext, bucket: str, view: View) -> None:

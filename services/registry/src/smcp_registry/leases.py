@@ -99,7 +99,7 @@ class Leases(View):
         """The sockets of all gateways by the gateways that take new ones, rounded up. None: the asker takes none, or
         this registry has not heard of all others.
         """
-        if not self.synced or not renewal.accepting:
+        if not self.synced.is_set() or not renewal.accepting:
             return None
         own = lease_key(credential, process)
         others = [lease for key, (_, lease) in self._leases.items() if key != own and lease.accepting is not None]

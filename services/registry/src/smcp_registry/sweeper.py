@@ -54,7 +54,8 @@ class Sweeper:
         while True:
             raise_if_cancelled()
             await self._wait()
-            if self.connection.up_for() < self.lease_s or not (self.view.synced and self.leases.synced):
+            synced = self.view.synced.is_set() and self.leases.synced.is_set()
+            if self.connection.up_for() < self.lease_s or not synced:
                 continue
             try:
                 await self.sweep()

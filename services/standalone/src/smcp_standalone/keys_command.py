@@ -66,7 +66,9 @@ def add(
     ] = None,
 ) -> None:
     """Make a key and print it. It is printed this once: the file holds its hash alone."""
-    until = None if expires is None else _until(expires)
+    until = None if expires is None else parse_time("--expires", expires, 1).replace(microsecond=0)
+    if until is not None and until <= datetime.now(UTC):
+        raise SettingsError(f"--expires: {expires!r} is over already")
     try:
         key, entry = new_key(
             subject=subject,
@@ -143,13 +145,6 @@ def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], ob
     change()
     if problem is not None:
         typer.echo(f"warning: this is not in the audit trail: {problem}", err=True)
-
-
-def _until(text: str) -> datetime:
-    until = parse_time("--expires", text, 1)
-    if until <= datetime.now(UTC):
-        raise SettingsError(f"--expires: {text!r} is over already")
-    return until.replace(microsecond=0)
 
 
 def _line(entry: KeyEntry) -> str:

@@ -140,7 +140,10 @@ def offices(as_json: AsJson = False) -> None:
         if as_json:
             typer.echo(printable_json({"offices": [each.model_dump() for each in found]}, indent=None))
             return
-        rows = [(each.office, *_agent(each), str(each.computers)) for each in found]
+        rows = [
+            (each.office, each.agent or "-", when(each.since or "?") if each.agent else "-", str(each.computers))
+            for each in found
+        ]
         print_table(("Office", "Agent", "Since", "Computers"), rows, "no office has members")
 
     _look(show)
@@ -217,7 +220,3 @@ def check_office(office: str) -> str:
         return check_name(office)
     except ValueError as error:
         raise SettingsError(f"OFFICE: {error}") from None
-
-
-def _agent(office: OfficeSummary) -> tuple[str, str]:
-    return ("-", "-") if office.agent is None else (office.agent, when(office.since or "?"))

@@ -35,11 +35,11 @@ class Callers:
     view: MembersView
 
     async def settled(self, call: Call) -> None:
-        if self.view.synced:
+        if self.view.synced.is_set():
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(SYNC_S, _left(call) / 2)):
-                await self.view.wait_synced()
+                await self.view.synced.wait()
 
     async def caught_up(self, revision: int, call: Call) -> None:
         """Wait until the view has this revision, and what this registry has confirmed itself: who joined elsewhere and
