@@ -164,6 +164,8 @@ EC_JWK, RSA_JWK = OLD.jwk, RSA.jwk
         {**EC_JWK, "key_ops": "verify"},
         {**EC_JWK, "alg": "RS256"},
         {**EC_JWK, "alg": "ES384"},
+        {**EC_JWK, "alg": "none"},
+        {"kty": "oct"},
         {**EC_JWK, "x": "AAAA"},
         {**EC_JWK, "x": 5},
         {**EC_JWK, "crv": "P-384"},

@@ -101,7 +101,7 @@ def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:
     operations = jwk.get("key_ops", ["verify"])
     try:
         key = jwt.PyJWK(dict(jwk))
-    except (jwt.PyJWTError, ValueError, TypeError):
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError, NotImplementedError):
         return None
     if key.algorithm_name not in PUBLIC or jwk.get("use", "sig") != "sig":
         return None
