@@ -134,6 +134,8 @@ async def test_the_bridge_passes_over_lines_that_are_no_messages() -> None:
         await serving(process)
         await say(process, "tools/call", 3, name=5)
         assert json.loads(await line(process.stdout))["error"]["code"] == -32602
+        await say(process, "tools/call", 4, name="a", arguments={"cut": "\ud83d"})
+        assert "no tool 'a'" in await line(process.stdout)
         code, _, err = await hung_up(process)
         assert code == 0
         assert all(each.startswith("smcp-agent mcp: ") for each in err.splitlines())

@@ -41,6 +41,7 @@ from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_agent.results import InputAnswer, InputRequest
 from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool, ToolProgress
+from smcp_proto.validation import mended
 
 MAX_KEPT: Final = 4096
 """Names kept for tools that are gone: a Computer with ever new tools costs no more."""
@@ -353,4 +354,7 @@ async def _lines(stdin: int) -> AsyncIterator[str]:
         if b"\n" in chunk:
             *lines, rest = rest.split(b"\n")
             for line in lines:
-                yield line.decode("utf-8", "replace")
+                text = line.decode("utf-8", "replace")
+                with suppress(ValueError):  # the MCP SDK would answer nothing to a line with half of a surrogate pair
+                    text = mended(text) if r"\ud" in text.lower() else text
+                yield text
