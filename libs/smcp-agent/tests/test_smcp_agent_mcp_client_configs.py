@@ -1,7 +1,10 @@
 """`smcp-agent mcp install`: what it writes into the files of MCP clients, and what it leaves alone."""
 
+import errno
 import json
+import os
 import re
+import shutil
 import stat
 import tomllib
 from pathlib import Path
@@ -285,6 +288,33 @@ def test_all_that_stood_in_a_file_of_json_stays_as_it_was_written(
     written = json.loads(f"{{{entry[0]}}}")["smcp"]
     assert written["args"] == ARGUMENTS
     assert "there already" in install(client)[2]
+
+
+def test_a_directory_that_cannot_be_written_is_a_sentence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(home, "cursor")
+
+    def refused(*_: Any, **__: Any) -> None:  # a file system for reading only
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for method in ("touch", "unlink"):
+        monkeypatch.setattr(Path, method, refused)
+    code, _, err = install("cursor", "--yes")
+    assert (code, "it cannot be written: Read-only file system" in err) == (1, True)
+
+
+def test_the_copy_of_a_private_file_is_private_before_it_has_its_text(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(home, "cursor").chmod(0o600)
+    copy, modes = shutil.copy2, []
+
+    def copied(source: Path, to: Path) -> None:
+        modes.append(stat.S_IMODE(to.stat().st_mode))
+        copy(source, to)
+
+    monkeypatch.setattr("shutil.copy2", copied)
+    assert install("cursor", "--yes")[0] == 0
+    assert modes == [0o600]
 
 
 def test_each_former_file_has_a_copy(home: Path) -> None:

@@ -178,12 +178,14 @@ def write(path: Path, before: str | None, after: str, *, private: bool) -> Path 
         temporary.chmod(mode)
         if before is not None:
             backup = path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.bak")
+            backup.touch(PRIVATE)
             shutil.copy2(path, backup)
         temporary.replace(path)
     except (OSError, UnicodeEncodeError) as error:
         for each in (temporary, backup):
-            if each is not None and each.parent.is_dir():
-                each.unlink(missing_ok=True)
+            if each is not None:
+                with suppress(OSError):
+                    each.unlink()
         why = error.strerror if isinstance(error, OSError) else "it has a text that is not Unicode"
         raise ConfigFileError(f"it cannot be written: {why}") from None
     return backup
