@@ -82,17 +82,16 @@ async def test_a_repeated_cursor_ends_the_list_with_an_error() -> None:
                 await agent.resources("red")
 
 
-async def test_a_page_keeps_unknown_fields_and_a_malformed_one_is_a_bad_reply() -> None:
+async def test_malformed_items_are_left_out_and_a_malformed_page_is_a_bad_reply() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         good = {"uri": FILE, "name": "notes", "_meta": {"x": 1}, "later": True}
         results: list[JsonObject] = [
-            {"resources": [good], "nextCursor": None},
-            {"resources": [good, {"name": "no uri"}]},
+            {"resources": [None, 7, {"name": "no uri"}, {"uri": 8}, good], "nextCursor": None},
             {"resources": {}},
             {"resources": [], "nextCursor": 5},
         ]
-        wrong = ["resources.1.uri", "resources", "nextCursor"]
+        wrong = ["resources", "nextCursor"]
 
         async def answer(data: JsonObject) -> Any:
             return red._reply(data, result=results.pop(0))
@@ -247,7 +246,7 @@ GREET = {"name": "greet", "arguments": [{"name": "who", "required": True}], "ser
 async def test_prompts_are_listed_page_by_page_filled_in_and_completed() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
-        red.prompts, red.page_size = [GREET, {"name": "part"}], 1
+        red.prompts, red.page_size = [GREET, {"name": "part"}, {"title": "no name"}], 1
         async with agent:
             assert [each async for each in agent.iter_prompts("red")] == [GREET, {"name": "part"}]
             assert [each async for each in agent.iter_prompts("red", server="a")] == [GREET, {"name": "part"}]

@@ -1,7 +1,10 @@
 """The documents of Computers (finder.txt), their resources (computer.txt, resources chapter) and their prompts."""
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final, Literal, TypedDict, Unpack
+
+from pydantic import OnErrorOmit
 
 from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.errors import BadReply
@@ -15,29 +18,37 @@ from smcp_proto.schemas import (
     GetFinderReq,
     GetFinderRet,
     GetPromptResult,
-    ListResourcesResult,
     Prompt,
+    Resource,
     ResourceTemplate,
 )
-from smcp_proto.schemas.base import Wire
+from smcp_proto.schemas.base import Wire, absent
+
+logger = logging.getLogger(__name__)
 
 SKIPPED: Final = ("a2c_skipped", "a2c_skipped_servers")
 """In the `meta` of a page: the Computers that are missing from a list over the office, and the MCP servers from a
 Computer's."""
 
 
-class _Templates(Wire):
-    resourceTemplates: list[ResourceTemplate]  # noqa: N815 -- as on the wire
-    nextCursor: str | None = None  # noqa: N815
+class _Page(Wire):
+    nextCursor: str | None = absent()  # noqa: N815 -- as on the wire
 
 
-class _Prompts(Wire):
-    prompts: list[Prompt]
-    nextCursor: str | None = None  # noqa: N815
+class _Resources(_Page):
+    resources: list[OnErrorOmit[Resource]]
 
 
-_LISTS: Final[Mapping[str, tuple[str, str, type[Wire]]]] = {
-    "resources": ("resources", "client:resources/list", ListResourcesResult),
+class _Templates(_Page):
+    resourceTemplates: list[OnErrorOmit[ResourceTemplate]]  # noqa: N815
+
+
+class _Prompts(_Page):
+    prompts: list[OnErrorOmit[Prompt]]
+
+
+_LISTS: Final[Mapping[str, tuple[str, str, type[_Page]]]] = {
+    "resources": ("resources", "client:resources/list", _Resources),
     "resourceTemplates": ("templates", "client:resources/templates/list", _Templates),
     "prompts": ("prompts", "client:prompts/list", _Prompts),
 }
@@ -193,8 +204,10 @@ class ResourceMethods:
         what, event, model = _LISTS[key]
         params = {} if cursor is None else {"cursor": cursor}
         answered = await self._rpc.ask_mcp(event, params, computer=computer, server=server)
-        reply_of(model, answered.result, f"the list of {what} that {answered.sender} sent")
-        page = {name: value for name, value in answered.result.items() if name != "nextCursor" or value is not None}
+        found = reply_of(model, answered.result, f"the list of {what} that {answered.sender} sent")
+        page = found.model_dump(exclude_unset=True)
+        if lost := len(answered.result[key]) - len(page[key]):  # a list over the office is that of other Computers, too
+            logger.warning("%d %s of %s are malformed, and left out", lost, what, answered.sender)
         return page if answered.computer is None else {**page, "computer": answered.computer}
 
     async def _pages(self, key: str, computer: str | None, server: str | None) -> AsyncIterator[JsonObject]:
