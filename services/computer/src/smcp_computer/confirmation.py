@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from tempfile import TemporaryFile
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import mcp_types as types
 
@@ -101,16 +101,15 @@ def may_destroy(tool: types.Tool) -> bool:
 
 
 class Confirmation:
-    """Whether a tool may run: decided by the configuration, or by who is asked. `asker` None: nobody can be asked.
-    `trail` gets a record of each answer."""
+    """Whether a tool may run: decided by the configuration, or by who is asked. `setting`: of `SMCP_CONFIRM`. `asker`
+    None: nobody can be asked. `trail` gets a record of each answer."""
 
-    def __init__(
-        self, setting: Confirm | Literal["agent"] | None, asker: Asker | None, seat: Seat, trail: Trail
-    ) -> None:
+    def __init__(self, setting: str | None, asker: Asker | None, seat: Seat, trail: Trail) -> None:
         self._asker, self._seat, self._trail = asker, seat, trail
         self._by_agent = setting == "agent"
         self._is_default = setting is None
-        self.setting = Confirm.ASK if setting == "agent" else setting or (Confirm.ASK if asker else Confirm.ALLOW)
+        default = Confirm.ASK if asker or self._by_agent else Confirm.ALLOW
+        self.setting = default if setting is None or self._by_agent else Confirm(setting)
         self._remembered: dict[ToolRef, tuple[object, float]] = {}
         """Tools that may run without another approval: what was allowed, and until when (`time.monotonic`)."""
         self.answers: dict[str, float] = dict.fromkeys(Answer, 0)

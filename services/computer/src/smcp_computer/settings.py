@@ -39,13 +39,6 @@ def _command_line(text: str | None) -> str | None:
     return text
 
 
-def _confirm(value: object) -> object:
-    word = folded(value)
-    if isinstance(word, str) and word not in (*Confirm, "agent"):
-        raise ValueError("must be 'ask', 'allow', 'deny' or 'agent'")  # pydantic would say one line for each type
-    return word
-
-
 class ComputerSettings(ServiceSettings):
     """Settings of `smcp-computer`: each field is a variable with the prefix `SMCP_`."""
 
@@ -60,7 +53,7 @@ class ComputerSettings(ServiceSettings):
     token_file: Path | None = Field(
         default=None, description="or a file that has it, read before each connection: for tokens that are renewed"
     )
-    confirm: Annotated[Confirm | Literal["agent"] | None, BeforeValidator(_confirm)] = Field(
+    confirm: Annotated[Literal["ask", "allow", "deny", "agent"] | None, BeforeValidator(folded)] = Field(
         default=None,
         description="ask, allow or deny tools without auto_apply, or have the Agent's user asked (agent); "
         "unset: ask at a terminal, allow where there is none",
