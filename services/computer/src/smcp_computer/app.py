@@ -61,6 +61,10 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
     """
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process, lease_s=settings.lease_s)
     ownership = Ownership(bus, lease_s=settings.lease_s)
+
+    async def alive(question: AliveQuestion, call: Call) -> AliveAnswer:
+        return AliveAnswer(session=question.session in (None, bus.process))  # a Computer's one session is its process
+
     async with background() as tasks:
         computer = Computer(
             settings,
@@ -69,7 +73,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
             max_body=bus.max_body,
             may_tell=lambda: ownership.is_open,
             tracing=bus_spans(),
-            handlers={registry_contract.ALIVE.event: partial(_alive, session=bus.process)},
+            handlers={registry_contract.ALIVE.event: alive},
             **options,
         )
         membership = computer.membership = Membership(settings, bus, registry, ownership, computer)
@@ -123,11 +127,6 @@ async def open_service(
         served = {"health": health.url, "office": settings.office, "computer": settings.name}
         _log.info("serving", extra=served)
         yield computer
-
-
-async def _alive(question: AliveQuestion, call: Call, *, session: str) -> AliveAnswer:
-    """Asked by the registry before it lets a member go. A Computer has one session, its process."""
-    return AliveAnswer(session=question.session in (None, session))
 
 
 @asynccontextmanager

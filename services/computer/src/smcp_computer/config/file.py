@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from dotenv.parser import parse_stream
@@ -26,7 +25,6 @@ from smcp_proto.schemas.config import SERVER_CONFIG, SERVER_INPUT, MCPServerConf
 from smcp_service.files import stamp
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
-_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 LOOK_S: Final = 0.4
 """Between two looks, each of which wakes an idle Computer."""
 AGAIN_S: Final = 0.1
@@ -66,9 +64,9 @@ def load_config(path: Path) -> ComputerConfig:
         raise error.at(path) from None
 
 
-def parse_config(raw: bytes | str, variables: Mapping[str, str] = _NO_VARIABLES) -> ComputerConfig:
+def parse_config(raw: bytes | str) -> ComputerConfig:
     """Raises ConfigError: the text is not a valid configuration. No `env_file` is read."""
-    return _read(raw, variables).valid()
+    return _read(raw, {}).valid()
 
 
 def read_config(path: Path) -> ComputerConfig:
@@ -109,7 +107,7 @@ def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
     if other_mcp_hosts.is_server_json(document):
         own = other_mcp_hosts.configuration_of_server_json(document)
         return own, parse_config(json.dumps(own))
-    config = parse_config(raw, variables)
+    config = _read(raw, variables).valid()
     if not config.servers:
         raise ConfigError("names no MCP server", warnings=config.warnings)
     own = other_mcp_hosts.own_document(document)

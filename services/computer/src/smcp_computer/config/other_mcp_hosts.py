@@ -25,8 +25,6 @@ TYPES: Final[Mapping[str, str]] = {
     "streamable-http": "streamable",
 }
 """Ours, by the type of other hosts."""
-APPROVED_KEYS: Final = ("autoApprove", "alwaysAllow")
-FORBIDDEN_KEYS: Final = ("disabledTools", "excludeTools")
 ENABLED_KEYS: Final = ("enabled", "isActive")
 DESCRIPTIVE_KEYS: Final = ("description", "dev", "gallery", "version")
 """Fields that do not change how a server runs."""
@@ -118,14 +116,14 @@ def _unflatten(own: OwnServer) -> None:
 def _read_switches(own: OwnServer) -> None:
     """Values of another type are left to be refused."""
     body = own.body
-    for key in APPROVED_KEYS:
+    for key in ("autoApprove", "alwaysAllow"):
         names, meta = body.pop(key, []), body.get("tool_meta", {})
         if not isinstance(names, list) or "*" in names:
             why = 'is ignored: name each tool, or approve all by "default_tool_meta": {"auto_apply": true}'
             own.mistakes += [(key, why)] if names is not False else []
         elif names and isinstance(meta, dict):
             body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
-    for key in FORBIDDEN_KEYS:
+    for key in ("disabledTools", "excludeTools"):
         forbidden = body.get("forbidden_tools", [])
         if not isinstance(body.get(key, []), list):
             own.rename(key, "forbidden_tools")
