@@ -164,28 +164,11 @@ async def test_a_server_whose_allow_has_no_place_for_a_subject_is_not_there_for_
                     await ask(NAME, document["uri"], server="desk")
 
 
-async def test_a_call_of_an_unknown_tool_names_the_servers_that_may_have_it_and_do_not_run(nats_url: str) -> None:
-    lost = {"type": "stdio", "server_parameters": {"command": "x", "args": ["${input:tok}"]}}
-    servers = {
-        "tools": configs.stdio(),
-        "files": {**lost, "forbidden_tools": ["rm"]},
-        "desk": {**lost, "allow": {"subjects": ["b*"]}},
-    }
-    why = "server_parameters.args.0: ${input:tok}: is the id of no input"
-    files, desk = (
-        f"; MCP server {name!r} lists no tools now (failed: server {name!r}: {why})" for name in ("files", "desk")
-    )
-    async with office(nats_url, "gateway", servers) as (world, _):
-        for subject, down in (("bert", files + desk), ("anna", files)):
-            async with agent(world, subject) as caller:
-                for name, said in (
-                    ("ehco", f"{down}; did you mean 'echo'?"),
-                    ("files__ehco", files),
-                    ("tools__nothing", ""),
-                    ("rm", down.replace(files, "")),
-                ):
-                    result = await caller.call_tool(NAME, name)
-                    assert (result.is_error, result.text) == (True, f"this Computer has no tool {name!r}{said}")
+async def test_a_call_of_an_unknown_tool_names_the_one_that_may_be_meant(nats_url: str) -> None:
+    async with office(nats_url, "gateway", {"tools": configs.stdio()}) as (world, _), agent(world, "bert") as caller:
+        for name, said in (("ehco", "; did you mean 'echo'?"), ("tools__nothing", "")):
+            result = await caller.call_tool(NAME, name)
+            assert (result.is_error, result.text) == (True, f"this Computer has no tool {name!r}{said}")
 
 
 @pytest.mark.rule("answers.who.allow")

@@ -20,8 +20,6 @@ from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.tools import SMCPTool
 
 NONE: Final[frozenset[str]] = frozenset()
-MOST_NAMED: Final = 3
-"""MCP servers that the answer to a call of an unknown tool names."""
 
 
 def not_allowed(field: str) -> NotAllowed:
@@ -61,8 +59,7 @@ class Access:
         return [tool for tool in tools if self._may_call(caller, tool.name)]
 
     def unknown_tool(self, name: str, caller: Caller) -> dict[str, Any]:
-        """The result of a call of a tool that is not there: it names those that the caller may have meant, and the MCP
-        servers that may have it and do not run, as `client:get_status` does."""
+        """The result of a call of a tool that is not there: it names those that the caller may have meant."""
         others = [each for each in self._catalogue.candidates(name) if self._may_call(caller, each)]
         if not others and self._catalogue.is_forbidden(name):
             return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
@@ -70,13 +67,7 @@ class Access:
             hint = f"; it is listed as {' and '.join(map(repr, others))}"
         else:
             listed = self.listed(caller, islice(self._catalogue.listing, MAX_HINTS))
-            hidden = self.hidden(caller)
-            down = (each for each in self._catalogue.without_tools(name) if each.name not in hidden)
-            states = [
-                f"; MCP server {each.name!r} lists no tools now ({': '.join(filter(None, [each.state, each.reason]))})"
-                for each in islice(down, MOST_NAMED)
-            ]
-            hint = "".join(states) + did_you_mean(name, [tool.name for tool in listed])
+            hint = did_you_mean(name, [tool.name for tool in listed])
         return tool_results.failed(f"this Computer has no tool {name!r}{hint}")
 
     def _may_call(self, caller: Caller, name: str) -> bool:

@@ -152,13 +152,6 @@ class Catalogue:
         wanted = self._names.wanted
         return [listed for listed, ref in self._names.listed.items() if name in (ref.tool, wanted[ref])]
 
-    def without_tools(self, name: str) -> list["Supervisor"]:
-        """The MCP servers that are not ready and list nothing: the tool that is called `name` may be of one of them."""
-        every = self._supervisors.values()
-        named = [each for each in every if name.startswith(legal(f"{each.name}{SEPARATOR}"))]
-        down = (each for each in named or every if not each.tools and each.state != "ready")
-        return [each for each in down if name not in each.config.forbidden_tools]
-
     def check(self, target: Target, params: Mapping[str, Any]) -> None:
         """Raises NotAllowed: it is not as it is pinned; Malformed: its schema does not take these parameters."""
         if self._pins.enforces and (change := self._changes.get(target.ref)) is not None:
