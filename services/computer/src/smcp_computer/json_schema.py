@@ -5,7 +5,7 @@ cannot be used, patterns are of the kind that is searched in linear time, and th
 where that would take long.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -41,8 +41,6 @@ class Schema:
         self._validator = jsonschema_rs.validator_for(
             dict(schema), mask="the value", offline=True, pattern_options=jsonschema_rs.RegexOptions()
         )
-        self.is_valid: Final[Callable[[Any], bool]] = self._validator.is_valid
-        """Whether the schema takes a value. Raises UnicodeEncodeError: a name in it holds half of a surrogate pair."""
         self._error = jsonschema_rs.ValidationError
 
     def mistake(self, value: Mapping[str, Any]) -> tuple[list[str], str] | None:

@@ -35,7 +35,15 @@ from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.outbox import OfferedResources
-from smcp_computer.resources.index import Kind, ResourceIndex, page_of, read_cursor, with_unique_names, write_cursor
+from smcp_computer.resources.index import (
+    PAGE_BYTES,
+    Kind,
+    ResourceIndex,
+    page_of,
+    read_cursor,
+    with_unique_names,
+    write_cursor,
+)
 from smcp_computer.resources.routing import Budget, Directory
 from smcp_computer.resources.subscriptions import Subscriptions
 from smcp_computer.settings import ComputerSettings
@@ -65,8 +73,6 @@ RESULT_KEY: Final[Mapping[Kind, str]] = {
 LEFT_OUT: Final = "a2c_skipped_servers"
 """In `meta` of a list over several servers: whose items are missing from this page on. Not `a2c_skipped`: those are
 Computers that a list over the whole office lacks, and both may stand in one page."""
-LARGEST: Final = 1024 * 1024
-"""Characters of an answer that is looked at: reading it once more takes time from everything else."""
 
 Json = Mapping[str, Any]
 Answered = tuple[str | None, Json]
@@ -224,7 +230,7 @@ def category_warnings(uri: str, result: Json) -> Iterator[str]:
     if scheme_of(uri) != DPE:
         return
     text = first_text(result)
-    if text is None or len(text) > LARGEST:
+    if text is None or len(text) > PAGE_BYTES:  # reading it once more would take time from everything else
         return
     with suppress(ValueError):  # it is no dpe:// URI, or no JSON
         if parse_dpe_uri(uri).level >= 2:  # from pages on there are elements

@@ -25,13 +25,11 @@ from smcp_proto import tool_results
 from smcp_proto.catalog import trace_id
 from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge
 from smcp_proto.schemas.base import AgentCallData
-from smcp_proto.schemas.tools import ToolCallReq
+from smcp_proto.schemas.tools import MAX_TIMEOUT_S, ToolCallReq
 from smcp_service.logging import bind_call
 
 _log = logging.getLogger("smcp_computer.tool_call")
 
-MCP_GRACE_S: Final = 5.0
-"""The MCP request's own time-out lies so much later than the call's, which cancels it."""
 INPUT_REQUIRED: Final = "input_required"
 """The `resultType` by which a server of MCP 2026 elicits."""
 CHANGED: Final = "was not run: the tool or the Computer's configuration changed while the call waited"
@@ -261,7 +259,7 @@ class ToolCalls:
         except ServerError as error:
             record.ended("failed", str(error))
             return tool_results.failed(str(error))
-        except TimeoutError:
+        except TimeoutError:  # HTTP ended its wait first
             record.ended("timeout")
             return tool_results.timed_out(name, limit)
 
@@ -292,7 +290,7 @@ class ToolCalls:
             result = await target.supervisor.call(
                 target.ref.tool,
                 request.params,
-                timeout=call.running.limit + MCP_GRACE_S,
+                timeout=MAX_TIMEOUT_S,  # the call's own time ends it before
                 labels=call.labels,
                 progress=call.running.progress,
                 elicitor=call,

@@ -25,10 +25,6 @@ from smcp_computer.mcp import reaper
 from smcp_computer.mcp.errors import ServerFailed
 from smcp_service.lifecycle import set_within
 
-EXIT_GRACE_S: Final = 2.0
-"""After its standard input closed, before SIGTERM."""
-KILL_S: Final = 2.0
-"""After SIGKILL. What the kernel has not ended by then (it waits for a disk) is left to the reaper."""
 READ_LIMIT: Final = 256 * 1024
 _KILLED: Final = "the process that starts servers was killed"
 
@@ -96,15 +92,15 @@ class ServerProcess:
     async def kill(self) -> None:
         """End it whole, without giving it time; `watch` must be running."""
         self._control.write(b"kill\n")
-        await set_within(KILL_S, self.gone)
+        await set_within(reaper.GRACE_S, self.gone)
 
     async def stop(self, *, hurry: bool = False) -> None:
         """Close its input, give it time (none in a `hurry`), then end it whole; `watch` must be running. Idempotent."""
         self.stdin.close()
-        if hurry or not await set_within(EXIT_GRACE_S, self.gone):
+        if hurry or not await set_within(reaper.GRACE_S, self.gone):
             if self._control.can_write_eof():
                 self._control.write_eof()
-            await set_within(reaper.TERM_GRACE_S + KILL_S, self.gone)
+            await set_within(2 * reaper.GRACE_S, self.gone)
 
 
 @asynccontextmanager
@@ -222,7 +218,7 @@ class _Reaper:
         """Wait for its end, which comes when nothing is left of the servers that it started."""
         self._control.close()
         try:
-            self._process.wait(reaper.TERM_GRACE_S + KILL_S)
+            self._process.wait(2 * reaper.GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

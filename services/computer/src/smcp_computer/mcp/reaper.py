@@ -31,8 +31,9 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-TERM_GRACE_S: Final = 2.0
-"""After SIGTERM, before SIGKILL."""
+GRACE_S: Final = 2.0
+"""After its standard input closed, before SIGTERM; after that, before SIGKILL; and after that: what the kernel has not
+ended by then (it waits for a disk) is left behind."""
 POLL_S: Final = 0.05
 """How often it is looked, and killed again, while a family is ended: one that forks may be missed by one look."""
 _STREAMS: Final = 3
@@ -114,7 +115,7 @@ def _keep(group: str, for_server: int, *streams: int) -> NoReturn:
                 kill_at = 0
             else:
                 listened.remove(control)
-                kill_at = min(kill_at, time.monotonic() + TERM_GRACE_S)
+                kill_at = min(kill_at, time.monotonic() + GRACE_S)
                 _kill(signal.SIGTERM)
         for pid, status in _ended():
             if pid == server:

@@ -49,7 +49,6 @@ from smcp_computer.mcp.errors import (
 from smcp_computer.mcp.resources import LIST_BYTES, Prompts, Resources
 from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_proto import tool_results
-from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 
 if TYPE_CHECKING:
     from smcp_computer.elicitation import ToolCall
@@ -162,8 +161,7 @@ class Connection:
         Args:
             labels: attributes of its span. The message of a cancellation becomes the span's `error.type`.
             progress: is given what the server reports of it; None: the server is not asked to.
-            elicitor: answers the elicitations of a server of MCP 2025. Then only the caller ends the call: its time
-                does not run while it waits for an answer. A server of MCP 2026 elicits by its result.
+            elicitor: answers the elicitations of a server of MCP 2025. A server of MCP 2026 elicits by its result.
             answers: the parameters by which a call of MCP 2026 continues (`inputResponses`, `requestState`). One of
                 the 2025 era is made again, after the pages of its error -32042 were opened.
 
@@ -181,7 +179,6 @@ class Connection:
             self.watch.followed[token] = progress
             params["_meta"] = {"progressToken": token}
         if elicitor is not None and not self.is_modern:
-            timeout = MAX_TIMEOUT_S
             self.watch.elicitors[token] = elicitor
         try:
             labels = {**labels, **self._described}
