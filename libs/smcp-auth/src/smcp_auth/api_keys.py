@@ -1,7 +1,4 @@
-"""API keys, `smcp_<id>_<secret>`, and the file of their entries.
-
-The secret has 256 random bits, so one round of SHA-256 is enough.
-"""
+"""API keys, `smcp_<id>_<secret>`, and the file of their entries. The secret has 256 random bits: SHA-256 is enough."""
 
 import hmac
 import json

@@ -52,8 +52,7 @@ Subject = Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST), A
 class Grants(BaseModel):
     """The seats that a client may take (office, role and name have to match), and what an Agent may ask of Computers.
 
-    An entry of the key file and the claim of a JWT have these fields. Unknown fields are refused: they could be
-    restrictions.
+    Fields of an entry of the key file, and of the claim of a JWT. Unknown ones are refused: they could be restrictions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

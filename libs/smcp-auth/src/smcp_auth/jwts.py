@@ -117,11 +117,8 @@ def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:
 
 
 class Jwks:
-    """The key set of an issuer, fetched by one request at a time.
-
-    A set is used for its lifetime, counted from the begin of its fetch. `run` fetches it again after half of that, so a
-    short outage of the issuer does no harm.
-    """
+    """The key set of an issuer, fetched by one request at a time, and used for its lifetime since its fetch began.
+    `run` fetches it again after half of that, so a short outage of the issuer does no harm."""
 
     def __init__(self, load: Load, *, lifetime_s: float = 300.0, refetch_s: float = REFETCH_S) -> None:
         self._load = load

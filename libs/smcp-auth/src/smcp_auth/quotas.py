@@ -2,8 +2,6 @@
 
 The settings `SMCP_QUOTA_*` are the defaults for both. What a key's entry or a token's claim says in `quota` replaces
 them for that subject, and where it is more, for what it does in its offices. Each process counts by itself.
-
-At gateways, `Turns` begins the events that no quota refuses.
 """
 
 import asyncio
@@ -224,8 +222,7 @@ def _subject(identity: str) -> str:
 class Turns:
     """In which order events are begun: offices take turns, and each begins few between two looks at the network.
 
-    So an office that sends a thousand at once delays its own, and not what others send meanwhile. The offices of one
-    key or token share a limit, too.
+    So an office that sends a thousand at once delays its own. The offices of one key or token share a limit, too.
     """
 
     def __init__(self) -> None:

@@ -107,10 +107,8 @@ class AuthSettings(ServiceSettings):
 
 
 class QuotaSettings(ServiceSettings):
-    """What one office, and one key or token's subject, may ask of one process of gateway or smcp-mcp.
-
-    Generous: half of what a gateway can do, so that one office alone does not take all of it.
-    """
+    """What one office, and one key or token's subject, may ask of one process of gateway or smcp-mcp: half of what a
+    gateway can do."""
 
     quota_sockets: Count = Field(
         default=5000, description="connections of a subject, members of an office; 0: any number"
@@ -137,10 +135,8 @@ class QuotaSettings(ServiceSettings):
 
 
 def check_auth(settings: AuthSettings, variable: str, host: str) -> None:
-    """Refuse settings that are wrong or let anybody in. `variable` says where clients connect: at `host`.
-
-    Raises SettingsError, naming each setting.
-    """
+    """Raises SettingsError for settings that are wrong or let anybody in, naming each. `variable` says where clients
+    connect: at `host`."""
     problems, jwks = [], settings.auth_jwks or ""
     if settings.auth_with_tokens and settings.auth_audience is None:
         problems.append(

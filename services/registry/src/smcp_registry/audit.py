@@ -77,9 +77,7 @@ class Audit:
 
     def seat_changed(self, kind: Kind, record: MemberRecord, outcome: str) -> None:
         """The registry took a seat away: its owner is gone (`leave`, `expired`), or a move did not end (`not_back`).
-
-        Or it gave the seat back to an owner that lives (`join`, `back`).
-        """
+        Or it gave the seat back to an owner that lives (`join`, `back`)."""
         self.trail.write(
             Event(kind, outcome, office=record.office, role=record.role, name=record.name, subject=record.credential)
         )

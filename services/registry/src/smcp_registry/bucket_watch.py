@@ -56,10 +56,8 @@ class View:
 async def follow_or_replace(
     js: JetStreamContext, bucket: str, views: Mapping[str, View], make_missing: Callable[[], Awaitable[None]]
 ) -> None:
-    """Feed the bucket's view until something is lost. A bucket that was gone is there again when this raises.
-
-    Raises nats.errors.Error, BusError, TimeoutError: JetStream does not answer, or something was lost.
-    """
+    """Feed the bucket's view. Raises nats.errors.Error, BusError, TimeoutError: JetStream does not answer, or something
+    was lost. A bucket that was gone is there again then."""
     try:
         await follow(js, bucket, views[bucket])
     except NotFoundError as error:

@@ -75,10 +75,8 @@ class Leases(View):
         return (await self._bucket.read(lease_key(credential, process))).value is not None
 
     async def renew(self, credential: str, process: str, renewal: LeaseRenewal) -> LeaseState:
-        """Renew a lease, or give one where there is none (`renewed` is then False).
-
-        Raises RateLimited: it would be a new one, and its credential has `MOST`.
-        """
+        """Renew a lease, or give one where there is none (`renewed` is then False). Raises RateLimited: its credential
+        has `MOST`."""
         key, all_keys = lease_key(credential, process), lease_key(credential, "")
         value = renewal.model_dump_json().encode()
         backoff = Backoff(first_s=0.02, longest_s=0.2)
@@ -96,9 +94,7 @@ class Leases(View):
         raise Unavailable("the lease is being written by others; ask again")
 
     def fair_share(self, credential: str, process: str, renewal: LeaseRenewal) -> int | None:
-        """The sockets of all gateways by the gateways that take new ones, rounded up. None: the asker takes none, or
-        this registry has not heard of all others.
-        """
+        """See `LeaseState.fair_share`."""
         if not self.synced.is_set() or not renewal.accepting:
             return None
         own = lease_key(credential, process)
@@ -127,15 +123,7 @@ class Owners:
         incarnation: str | None = None,
         seat: MemberRecord | None = None,
     ) -> Owner:
-        """Ask an owner process.
-
-        Args:
-            session: the session in question; None asks after the process alone.
-            incarnation: of the session's claim; one that it no longer means is NO_SESSION.
-            seat: the session's record; a session that is a member elsewhere alone is NO_SESSION.
-
-        Raises Unavailable where NATS is away.
-        """
+        """Ask an owner process, as `AliveQuestion` says. Raises Unavailable where NATS is away."""
         subject = subjects.hosts(credential, process, "alive")
         named = {} if seat is None else {"office": seat.office, "role": seat.role, "name": seat.name}
         question = AliveQuestion.model_validate({"session": session, "incarnation": incarnation, **named})

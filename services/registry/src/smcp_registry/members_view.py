@@ -43,11 +43,8 @@ class Tombstone(NamedTuple):
 
 
 class MembersView(View):
-    """Who is in which office. `revision` decreases only while a bucket that was made anew is empty.
-
-    Args:
-        lease_s: seconds in which living owners assert their members again after a bucket was lost.
-    """
+    """`revision` decreases only while a bucket that was made anew is empty. Living owners assert their members again
+    within `lease_s` (seconds) after that."""
 
     def __init__(self, *, lease_s: float = 10.0) -> None:
         super().__init__()

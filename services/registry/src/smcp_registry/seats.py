@@ -72,11 +72,8 @@ class Seats:
         return decision, stored
 
     async def release(self, seat: Seat, claim: Claim) -> int:
-        """Give the seat up; returns the tombstone's revision. Idempotent by the claim; raises NotInOffice.
-
-        Where nothing stands there is a tombstone afterwards, too: a join of that claim may still be on its way, and
-        its sender is asked only where something stands.
-        """
+        """Give the seat up; returns the tombstone's revision. Idempotent by the claim; raises NotInOffice. Where
+        nothing stands there is a tombstone afterwards, too: a join of that claim may still be on its way (ADR 0012)."""
         was_there = False
 
         async def change(stored: StoredMember) -> MemberRecord | None:
@@ -95,10 +92,7 @@ class Seats:
         return stored.revision
 
     async def move(self, seat: Seat, claim: Claim) -> StoredMember:
-        """Keep the seat for its identity, for `move_s` from now on; nothing is announced. Returns its record.
-
-        Raises NotInOffice.
-        """
+        """Keep the seat for its identity, for `move_s` from now on. Returns its record; raises NotInOffice."""
 
         async def change(stored: StoredMember) -> MemberRecord | None:
             record = stored.record

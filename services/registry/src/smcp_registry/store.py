@@ -210,10 +210,8 @@ class Store:
 async def ask_jetstream(what: str, ask: Callable[[], Awaitable[T]], *, deadline: float) -> T:
     """Return what `ask` returns; repeat it while a cluster still elects its leaders.
 
-    `ask` is idempotent: a request without an answer may have been carried out. `what` says what fails where it fails.
-
-    Raises:
-        StoreUnusable: at `deadline` (loop time), or at once where waiting does not help.
+    It is idempotent: a request without an answer may have been carried out. Raises StoreUnusable, which says `what`
+    fails: at `deadline` (loop time), or at once where waiting does not help.
     """
     loop = asyncio.get_running_loop()
     while True:

@@ -1,7 +1,4 @@
-"""`smcp demo`: an Agent calls two public MCP servers, and every call returns although its gateway is killed.
-
-With a URL it makes the two calls in a system that runs already.
-"""
+"""`smcp demo`: an Agent calls two public MCP servers, and every call returns although its gateway is killed."""
 
 import asyncio
 import json

@@ -118,10 +118,7 @@ def remove(
 
 
 def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], object]) -> None:
-    """Change the file, and record it where `SMCP_AUDIT` says so.
-
-    Raises Failure: it cannot be recorded, and has to be; then nothing is changed.
-    """
+    """Raises Failure: it cannot be recorded, and `SMCP_AUDIT` says that it has to be; then nothing is changed."""
     settings = load_settings(ServiceSettings)
 
     async def record() -> str | None:

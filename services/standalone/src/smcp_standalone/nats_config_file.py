@@ -1,7 +1,4 @@
-"""The schema of the file of `smcp nats-config`: offices, and who may connect. The package's README shows one. Pure.
-
-The user gets the message of a validator, after the path of the field.
-"""
+"""The schema of the file of `smcp nats-config`: offices, and who may connect. The package's README shows one. Pure."""
 
 import re
 from collections.abc import Mapping

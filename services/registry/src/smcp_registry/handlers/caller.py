@@ -65,12 +65,8 @@ class Callers:
         return Entry(record, stored.revision)
 
     def check_not_lost(self, office: str, role: Role | None = None, name: str = "") -> None:
-        """Check this before the store is read: a member may come back meanwhile.
-
-        Raises:
-            Unavailable: NATS lost its store, and this member (if none is named, any member of the office) has not
-                asserted itself again. An answer that it is no member would make it leave and enter again.
-        """
+        """Raises Unavailable: NATS lost its store, and this member (if none is named, any of the office) has not
+        asserted itself again: "not a member" would make it leave. Check this before the store is read."""
         awaited = self.view.awaited(office)
         if awaited if role is None else record_key(office, role, name) in awaited:
             raise Unavailable("the registry is rebuilding the list of members; ask again")

@@ -94,9 +94,7 @@ class Handlers:
         return Answer(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
 
     async def find(self, request: contract.FindComputer, call: Call) -> contract.Found:
-        """Asked by a gateway after "no responder": whether that Computer is in the sender's office. Answered at once;
-        without quorum from the view alone.
-        """
+        """Asked by a gateway after "no responder"; without quorum it is answered from the view alone."""
         office, role, name = named(call)
         self.callers.check_not_lost(office, role, name)
 
@@ -117,10 +115,7 @@ class Handlers:
         return contract.Found(member=record is not None or awaited, moving=record is not None and record.moving)
 
     async def confirm(self, _: contract.Nothing, call: Call) -> contract.Confirmed:
-        """Asked by an owner after its connection broke or it was suspended: whether its claim still stands.
-
-        Read from the view, so that it works without quorum; `view` says how new it is.
-        """
+        """Asked by an owner after its connection broke or it was suspended. The view answers, also without quorum."""
         claim = claim_of(call)
         await self.callers.settled(call)
         entry, upto = self.callers.view.member(*named(call)), self.callers.view.revision
@@ -165,12 +160,8 @@ class Handlers:
         return contract.Room(office=request.office, members=members, more=len(behind) > len(page))
 
     async def update(self, request: BaseModel, call: Call) -> None:
-        """Publish the event's notification with the request's own content, unknown fields included. A Computer that it
-        names is the sender: the dispatcher lets nothing else through.
-
-        Where a page lets the Computer's name out (`update_tool_list`, data-structures.txt, UpdateToolListNotification),
-        or there is no page (an unknown `update_*`), it is the sender's.
-        """
+        """Publish the event's notification with the request's own content, unknown fields included. Where it names no
+        Computer (`update_tool_list`, an unknown `update_*`), it is the sender: the dispatcher lets no other through."""
         _, _, name = named(call)
         assert call.row.notifies is not None
         field = "computerId" if isinstance(request, schemas.Envelope) else "computer"
@@ -207,10 +198,7 @@ class Handlers:
         return await self.leases.renew(*_process(call), renewal)
 
     async def assert_members(self, request: contract.Assertion, call: Call) -> contract.AssertionResult:
-        """Decide on each member as on a join; nothing is announced of one that stands as asserted.
-
-        One that is moving is marked as such, and never claims a seat: it is on its way out.
-        """
+        """Decide on each member as on a join. One that is moving is marked as such, and never claims a seat."""
         owner = _process(call)
         await self.callers.settled(call)
         limit = asyncio.Semaphore(AT_ONCE)
@@ -261,13 +249,8 @@ def _process(call: Call) -> tuple[str, str]:
 
 
 class RoomRate:
-    """Limits what one office, and one member, may ask of this registry.
-
-    Leaves and cancels are let through: they follow joins and calls, and end something.
-
-    Args:
-        per_s: of an office; 0: any number.
-    """
+    """Limits what one office, and one member, may ask of this registry (`per_s`: of an office; 0: any number). Leaves
+    and cancels are let through: they follow joins and calls, and end something."""
 
     def __init__(self, per_s: float, clock: Callable[[], float]) -> None:
         self._per_s = per_s
