@@ -1,6 +1,6 @@
 """Which notifications an office passes on to its members, also during a join and after an outage."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -11,6 +11,7 @@ from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.rooms.offices import Generations, Office
+from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import MemberKey, Membership, Session
 from smcp_proto.schemas import Capabilities, ResourceCapability
 
@@ -41,10 +42,10 @@ class Told:
         self.transport = self.computers = self
         self.office = Office("office", offices)
 
-    def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
-        payload = orjson.loads(body)
+    def send(self, session: Session, frame: Frame) -> None:
+        event, payload = orjson.loads(frame.wire.removeprefix(b"42/smcp,"))
         about = payload.get("computer") or payload.get("agent") or payload.get("computerId")
-        self.said += [(str(session.name), event.removeprefix("notify:"), about) for session in sessions]
+        self.said.append((str(session.name), event.removeprefix("notify:"), about))
 
     def cancelled(self, *cancel: Any) -> tuple[Session, ...]:
         return ()

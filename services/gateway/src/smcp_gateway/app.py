@@ -78,7 +78,7 @@ class Gateway:
             self._background,
             generations,
         )
-        self.moves = Moves(sessions, self.transport, self.repair, calls, settings.move_s, settings.rebalance_s)
+        self.moves = Moves(sessions, self.transport, self.repair, calls, settings)
         self.relay = Relay(
             bus, self.computers, registry, calls, sessions, self._background, max_values=settings.max_values
         )

@@ -16,6 +16,7 @@ from smcp_auth.authenticator import LOOK_S, Authenticator
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_gateway.calls import CallTable
 from smcp_gateway.rooms.repair import KEEP_S, Repair
+from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.errors import Unavailable
@@ -56,10 +57,7 @@ class Moves:
     transport: SocketIoServer
     repair: Repair
     calls: CallTable
-    move_s: float
-    """How long the registry keeps the seat of a member that moves (seconds)."""
-    spread_s: float
-    """Over how long a surplus is sent away (seconds); 0: never."""
+    settings: GatewaySettings
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _going: set[Session] = field(default_factory=set, init=False)
     """Sessions above the fair share that are being sent away; their seats are being kept."""
@@ -94,7 +92,7 @@ class Moves:
             _log.warning("the calls of a client are cut off", extra={"session": session.id})
             self._cut_off(session)
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
-        elif self._loop.time() - kept_at > max(self.move_s / 10, POLL_S):
+        elif self._loop.time() - kept_at > max(self.settings.move_s / 10, POLL_S):
             await self._keep(session, begin + within)  # `move_s` counts from here
         while not session.closed and session.unsent_bytes and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
             await asyncio.sleep(POLL_S)
@@ -153,7 +151,7 @@ class Moves:
     async def rebalance(self) -> None:
         """Send away each second what is above the fair share, until cancelled or draining."""
         async with asyncio.TaskGroup() as moves:
-            while self.spread_s and not self.transport.draining:
+            while self.settings.rebalance_s and not self.transport.draining:
                 await asyncio.sleep(LOOK_S)
                 for session in self._above_share():
                     self._going.add(session)
@@ -161,10 +159,10 @@ class Moves:
 
     def _above_share(self) -> list[Session]:
         here = min(len(self.sessions), self._sockets_at_renewal) - sum(not session.closed for session in self._going)
-        count = due(here, self._share, self.spread_s)
+        count = due(here, self._share, self.settings.rebalance_s)
         if count and not self._going:
             _log.info("clients above the fair share are sent away", extra={"sockets": here, "share": self._share})
-        old = self._loop.time() - AGE * self.spread_s
+        old = self._loop.time() - AGE * self.settings.rebalance_s
         # sessions are in order of connection
         ready = (each for each in self.sessions if each.connected_at <= old and self._may_go(each))
         return [session for _, session in zip(range(count), ready, strict=False)]

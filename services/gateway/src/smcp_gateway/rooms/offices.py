@@ -23,6 +23,7 @@ from smcp_bus.tracing import caused_by
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.computers.socketio_computer import CANCEL_EVENT
 from smcp_gateway.rooms.roster import Roster
+from smcp_gateway.sockets.packet import event_frame
 from smcp_gateway.sockets.session import MemberKey, Membership, Session
 from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto import catalog
@@ -227,11 +228,10 @@ class Office:
             and (about is None or not session.is_(*about))
             and (notice.agent is None or session.is_("agent", notice.agent))
         ]
-        if notice.subject is None:
-            self._transport.tell(receivers, notice.event, notice.body)
-        else:
-            for session in receivers:
-                self._transport.tell([session], notice.event, notice.body_for(session))
+        frame = event_frame(notice.event, notice.body)
+        for session in receivers:
+            own = event_frame(notice.event, notice.body_for(session)) if notice.subject is not None else frame
+            self._transport.send(session, own)
 
 
 @dataclass(eq=False, repr=False)

@@ -6,7 +6,7 @@ size an event may have, and which shape its acknowledgement has. Every event tha
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, cast
 
@@ -34,7 +34,6 @@ from smcp_gateway.sockets.packet import (
     Frame,
     ack_argument,
     ack_frame,
-    event_frame,
     read_packet,
 )
 from smcp_gateway.sockets.session import MAX_REPLIES, Session, Sessions, greeting
@@ -154,12 +153,6 @@ class SocketIoServer:
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
 
-    def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
-        """Emit a notification to each of `sessions`; `body` is its JSON. Does not wait for delivery."""
-        frame = event_frame(event, body)
-        for session in sessions:
-            self.send(session, frame)
-
     def send(self, session: Session, frame: Frame) -> bool:
         """Write to one client, without waiting for delivery. False: it is gone."""
         if session.closed:
@@ -278,7 +271,10 @@ class SocketIoServer:
         session.in_flight += 1
         session.in_flight_bytes += len(event.body or b"")
         row = catalog.lookup(event.name)
-        refusal = self._refusal(session, row, event)  # here, since events that come with it count only for themselves
+        refusal = event.refusal(row, self._max_request)  # here, since events that come with it count for themselves
+        if refusal is None and row is not None:
+            begins = row.event == JOIN or row.event.startswith(CALLED)
+            refusal = session.refusal(self._max_payload, begins=begins)
         work = self._on_event(session, row, event, refusal)
         self._engine.spawn(work, partial(self._event_ended, session, event))
 
@@ -351,11 +347,6 @@ class SocketIoServer:
         answer = failed(error.body())
         self._audit.refused(session, event, answer)
         return answer
-
-    def _refusal(self, session: Session, row: Row | None, event: ClientEvent) -> SmcpError | None:
-        if (refusal := event.refusal(row, self._max_request)) is not None or row is None:
-            return refusal
-        return session.refusal(self._max_payload, begins=row.event == JOIN or row.event.startswith(CALLED))
 
 
 def _is_progress(session: Session, event: ClientEvent) -> bool:
