@@ -26,7 +26,6 @@ class Readiness:
         self._starting: dict[str, Check] = {}
         self._notes: dict[str, Check] = {}
         self.draining = False
-        """The process stops."""
 
     def add(self, name: str, check: Check) -> None:
         self._checks[name] = check

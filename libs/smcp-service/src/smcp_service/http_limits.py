@@ -55,8 +55,6 @@ _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(?::\d{1,5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRules:
-    """What is asked of each connection and request."""
-
     hosts: Collection[str] | None = None
     """Names that `Host` may say; None: any."""
     origins: Collection[str] = ()
@@ -119,7 +117,6 @@ class UnauthenticatedConnections:
             max(self._gates, key=lambda each: each.held).close("bytes")
 
     def count(self, peer: object) -> str | None:
-        """What the peer's address counts as."""
         address = peer[0] if isinstance(peer, tuple) and peer else ""
         return self._rules.counted_as(str(address))
 
@@ -154,7 +151,6 @@ class Gate(asyncio.Protocol):
         self.held = 0
         """Bytes that have come since everything was answered."""
         self.deadline = 0.0
-        """Loop time."""
 
     @property
     def is_closing(self) -> bool:
@@ -205,7 +201,6 @@ class Gate(asyncio.Protocol):
         return self._chunks >= 0
 
     def begin(self, *, member: bool) -> None:
-        """A request's headers have been read."""
         self._answering = True
         self._member = member
         if member:

@@ -58,7 +58,6 @@ class Durations:
         tally.total += seconds
 
     def family(self) -> HistogramMetricFamily:
-        """All until now, with exemplars."""
         family = HistogramMetricFamily(self._name, self._description, labels=self._labels, unit="seconds")
         for values, tally in self._tallies.items():
             buckets: list[Any] = []

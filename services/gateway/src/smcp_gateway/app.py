@@ -114,7 +114,6 @@ class Gateway:
 
     @asynccontextmanager
     async def serving(self, tasks: Background) -> AsyncIterator[None]:
-        """Serve while the body runs; drain at its end."""
         stop_watching = self._bus.watch(self._generations.on_connection)
         subject = subjects.hosts(self._bus.credential, self.process, "alive")
         answers = Dispatcher({"hosts:alive": partial(alive, sessions=self.sessions)})

@@ -83,7 +83,6 @@ class Audit:
         self.trail.write_refusal(refusal, caller.office)
 
     def not_connected(self, address: str, error: SmcpError) -> None:
-        """Record that a client's connection was refused."""
         why = getattr(error, "why", None)  # why its token was refused: the client does not learn it
         reason = f"{error.message}: {why}" if why else error.message
         self.trail.write_refusal(

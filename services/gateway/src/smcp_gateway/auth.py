@@ -26,7 +26,6 @@ CONNECT_S: Final = 10.0
 """How long a client may take until its CONNECT to the namespace, which authenticates it."""
 _PRINCIPAL: Final = web.RequestKey("principal", Principal)
 _PRESENTED: Final = web.RequestKey("token", str)
-"""The token of the request's header."""
 
 
 async def check(authenticator: Authenticator, request: web.Request) -> None:

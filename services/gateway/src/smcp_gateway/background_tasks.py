@@ -47,7 +47,6 @@ class BackgroundTasks:
         self.close()
 
     def close(self) -> None:
-        """Cancel the running tasks and take no more."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()

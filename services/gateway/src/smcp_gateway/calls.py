@@ -82,9 +82,7 @@ class PendingCall:
     task: "asyncio.Task[object] | None" = None
     verdict: SmcpError | Answer | None = None
     span: Span = field(default=INVALID_SPAN, repr=False)
-    """Of its event."""
     events: tuple[str, ...] = ()
-    """Of its span."""
     progress: ProgressThrottle | None = None
     """To its Agent; None: that reads none."""
 
@@ -101,7 +99,6 @@ class PendingCall:
         self.ended_at = None
 
     def not_run(self) -> None:
-        """It has surely not run."""
         self.on_wire = False
         self.ask_from = NOT_SENT
         self.happened("smcp.not_run")
@@ -146,7 +143,6 @@ class CallTable:
         self._beat = now
 
     def stood_still_since(self, connected_at: float) -> bool:
-        """Whether this process stood still since that loop time."""
         self.beat()
         return connected_at <= self._went_on_at
 
@@ -216,7 +212,6 @@ class CallTable:
 @dataclass(slots=True)
 class _Owner:
     asked_at: float = 0.0
-    """When the last query was sent (loop time)."""
     heard_at: float = 0.0
     gated_since: float | None = None
     queries: int = 0

@@ -62,7 +62,6 @@ class Moves:
     _going: set[Session] = field(default_factory=set, init=False)
     """Sessions above the fair share that are being sent away; their seats are being kept."""
     _expired: set[Session] = field(default_factory=set, init=False)
-    """Sessions whose token is no longer valid, and that are being ended."""
     _share: int | None = field(default=None, init=False)
     _sockets_at_renewal: int = field(default=0, init=False)
     """The number of sockets that the fair share was computed from. Later ones do not count as surplus."""
@@ -100,7 +99,6 @@ class Moves:
             await self.transport.hang_up(session, "the gateway is stopping")
 
     async def _keep(self, session: Session, until: float) -> float:
-        """When the seat was kept (loop time); -inf: it was not."""
         kept = await self.repair.keep_seat(session, within=min(KEEP_S, until - self._loop.time()))
         return self._loop.time() if kept else -math.inf
 

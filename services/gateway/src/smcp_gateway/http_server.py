@@ -37,7 +37,6 @@ class HttpServer:
         self.stats = Stats()
         self.metrics = Metrics()
         self.authenticator = open_authenticator(settings)
-        """Of clients; None: everybody may connect."""
         self.refused: Callable[[str, SmcpError], None] = lambda address, error: None
         """Called with the address and the error of a client that is refused by HTTP."""
         self._source = partial(source_of, trusted=settings.proxies)

@@ -82,7 +82,6 @@ class ComputerTable:
             self.owner.close()
 
     def stop(self) -> None:
-        """Start no more calls; running ones go on."""
         self._stopping = True
 
     async def serve(self, session: Session, office: str, name: str) -> None:

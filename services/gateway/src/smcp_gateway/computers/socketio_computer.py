@@ -60,7 +60,6 @@ class SocketIoComputer:
         self.office = office
         self.name = name
         self.claim: Claim | None = None
-        """Once the registry has granted it."""
         self.seat = Seat(office, name, CANCEL_GRACE_S)
         self._tenure: int | None = None
         self.confirmed = -1
@@ -75,16 +74,13 @@ class SocketIoComputer:
             may_tell=lambda: not self.closed,
             pause_s=PAUSE_S,
         )
-        """Its resource updates."""
         self._table = table
         self._hints: dict[str, bool] = {}
         """What it listed when it was asked last (`callers.read_only_hints`), until it announces a change."""
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
-        """It is no longer a member."""
         self.handle = owned(self._handle, self._refusal)
-        """Answers a request on the Computer's subject."""
         self._loop = asyncio.get_running_loop()
         handlers: dict[str, Handler] = {
             "client:tool_call": self._tool_call,

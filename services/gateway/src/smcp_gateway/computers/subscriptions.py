@@ -17,7 +17,6 @@ from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.uris import resources_above, without_query
 
 Ask = Callable[[], Awaitable[Answer]]
-"""Passes the request on to the Computer."""
 
 
 class Subscriptions:
@@ -86,7 +85,6 @@ class Subscriptions:
         return ended > 0
 
     def clear(self) -> bool:
-        """End all. Returns whether there were any."""
         ended, self._agents = len(self), {}
         self._count(-ended)
         return ended > 0

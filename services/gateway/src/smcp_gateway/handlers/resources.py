@@ -48,7 +48,6 @@ _log: Final = logging.getLogger("smcp_gateway.list_resources")
 
 Request = ListResourcesReq | ListResourceTemplatesReq
 Carry = Callable[[BaseModel, Call], Awaitable[Answer]]
-"""`Relay`."""
 
 
 FIELD: Final = "payload.params.cursor"
@@ -58,7 +57,6 @@ _MARK: Final = "office"
 @dataclass(frozen=True, slots=True)
 class OfficeCursor:
     verb: str
-    """The list: of resources or of templates."""
     computer: str
     inner: str | None
     """That Computer's own cursor; None: go on after that Computer."""

@@ -49,9 +49,7 @@ class Notice:
     about: MemberKey | None
     """It caused the notification, and does not get it."""
     epoch: int | None = None
-    """The epoch of an enter or a leave."""
     receivers: frozenset[Role] = MEMBER
-    """The roles that get it."""
     agent: str | None = None
     """The only Agent that gets it, where it names one."""
     subject: str | None = None

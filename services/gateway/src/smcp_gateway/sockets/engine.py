@@ -33,7 +33,6 @@ _SIGNS: Final = (PING, NOOP)
 MOST_PACKETS: Final = 1024
 """Packets that one polling request may carry, since each costs time: a quick client sends hundreds."""
 _SEPARATOR: Final = b"\x1e"
-"""Between packets in the body of a polling request."""
 
 
 class Outbox(asyncio.Queue[Any]):
@@ -58,7 +57,6 @@ class Outbox(asyncio.Queue[Any]):
         self.close_code: int = WSCloseCode.OK
         """Closes the WebSocket when all has been written."""
         self.transport: asyncio.Transport | None = None
-        """Of the client's WebSocket."""
         self.moved: tuple[float, int] | None = None
         """When the line of a late client was looked at (monotonic), and how many bytes had moved on it by then."""
         self.is_let_in = False
@@ -80,7 +78,6 @@ class Outbox(asyncio.Queue[Any]):
         return self.bytes <= ROOMY or self._cut_off is None
 
     def attach(self, transport: asyncio.Transport, at_once: Callable[[Frame], bool]) -> None:
-        """The client has a WebSocket now."""
         self.transport, self.at_once = transport, at_once
         if self.is_let_in:
             let_in(transport)
@@ -291,7 +288,6 @@ class Engine(engineio.AsyncServer):
         return task
 
     def outbox(self, sid: str) -> Outbox | None:
-        """None: the client is gone."""
         socket = self.sockets.get(sid)
         if socket is None or socket.closed:
             return None

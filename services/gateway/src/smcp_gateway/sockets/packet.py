@@ -49,7 +49,6 @@ class ClientEvent:
     fault: str | None = None
     """Why it cannot be read at all."""
     size: int = 0
-    """Bytes of the body, as it came."""
 
     def refusal(self, row: Row | None, most: int) -> SmcpError | None:
         """Why it cannot be a request: `row` is None where no event has its name; a body has `most` bytes."""
@@ -115,12 +114,10 @@ class Frame:
 
 
 def ack_frame(packet_id: int, argument: bytes) -> Frame:
-    """The acknowledgement of a request; `argument` is JSON."""
     return Frame(b"43/smcp,%d[" % packet_id, argument, b"]")
 
 
 def request_frame(packet_id: int, event: str, body: bytes) -> Frame:
-    """An event that the client acknowledges; `body` is JSON."""
     return Frame(b'42/smcp,%d["%b",' % (packet_id, event.encode()), body, b"]")
 
 
@@ -141,7 +138,6 @@ class Assembly:
         self._most = most
         self.text: bytes | bytearray = b""
         self.size = 0
-        """Bytes of all pieces so far."""
 
     def add(self, piece: bytes) -> None:
         self.size += len(piece)

@@ -42,8 +42,6 @@ MemberKey = tuple[Role, str]
 
 @dataclass(slots=True)
 class Membership:
-    """The seat that a session has."""
-
     seat: SeatKey
     revision: int
     """Revision of the member's own record; a new claim writes it again."""
@@ -95,11 +93,9 @@ class Session:
     joined_as: str = "ok"
     """How its last join went, for its record: `moved` with a seat that was kept for it, `unchanged`: it was there."""
     address: str = ""
-    """Where it connects from."""
     joining: tuple[SeatKey, str] | None = None
     """The seat that it is about to have, and the incarnation of its claim: the registry may know it as a member."""
     connected_at: float = 0.0
-    """Since when it is connected (loop time)."""
     closed: bool = False
     leaving: bool = False
     """The gateway is about to disconnect this client, and begins no new requests of it."""
@@ -112,7 +108,6 @@ class Session:
     in_flight: int = 0
     """Events that have not been answered yet."""
     in_flight_bytes: int = 0
-    """What they have, all together."""
     asks: dict[int, Callable[[bytes | None], None]] = field(default_factory=dict)
     """Pending acknowledgements by packet id: called with the text between the brackets of the ACK; None: no JSON."""
     ask_ids: Iterator[int] = field(default_factory=lambda: count(1))
@@ -126,7 +121,6 @@ class Session:
     counted_in: CountedIn | None = field(default=None, repr=False)
     """See `quotas.Holder`."""
     progress_full_at: float = 0.0
-    """When its bucket of progress events will be full."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:
