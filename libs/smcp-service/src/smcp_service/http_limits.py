@@ -56,7 +56,7 @@ _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(?::\d{1,5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRules:
     hosts: Collection[str] | None = None
-    """Names that `Host` may say; None: any."""
+    """Names in lower case that `Host` may say beside this machine's loopback; None: any."""
     origins: Collection[str] = ()
     """Origins of web pages that may connect, beside pages of the same host."""
     per_address: int = PER_ADDRESS
@@ -71,7 +71,8 @@ class UnauthenticatedConnections:
     """The connections that are not let in."""
 
     def __init__(self, rules: EdgeRules) -> None:
-        self._rules = rules
+        self._per_address = rules.per_address
+        self.counted_as = rules.counted_as
         self._gates: set[Gate] = set()
         self._by_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
@@ -89,7 +90,7 @@ class UnauthenticatedConnections:
             return True
         address = gate.address
         if address is not None:
-            if checked and 0 < self._rules.per_address <= self._by_address[address]:
+            if checked and 0 < self._per_address <= self._by_address[address]:
                 self.closed["connections"] += 1
                 return False
             self._by_address[address] += 1
@@ -115,10 +116,6 @@ class UnauthenticatedConnections:
         self.bytes += size
         if self.bytes > TOTAL_BYTES:
             max(self._gates, key=lambda each: each.held).close("bytes")
-
-    def count(self, peer: object) -> str | None:
-        address = peer[0] if isinstance(peer, tuple) and peer else ""
-        return self._rules.counted_as(str(address))
 
     def close(self) -> None:
         if self._timer is not None:
@@ -158,7 +155,8 @@ class Gate(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.address = self._unauthenticated.count(transport.get_extra_info("peername"))
+        peer = transport.get_extra_info("peername")
+        self.address = self._unauthenticated.counted_as(str(peer[0]) if isinstance(peer, tuple) and peer else "")
         if not self._unauthenticated.enter(self, checked=True):
             self._transport.write(BUSY)
             self._transport.close()
@@ -327,21 +325,6 @@ async def listening(
         await runner.cleanup()
 
 
-def host_allowed(said: str | None, hosts: Collection[str]) -> bool:
-    """Whether a header `Host` names this machine's loopback or one of `hosts`, which are in lower case."""
-    named = _HOST.fullmatch(said or "")
-    return named is not None and (is_loopback(named["name"]) or named["name"].lower() in hosts)
-
-
-def origin_allowed(origin: str, host: str | None, origins: Collection[str]) -> bool:
-    """Whether a web page of `origin` may connect: one of `origins`, or of the host that it connects to."""
-    scheme, _, name = origin.lower().partition("://")
-    if origin.lower() in origins:
-        return True
-    # clients in Python say the address that they connect to, as pages of it would
-    return scheme in {"http", "https"} and name != "" and name == (host or "").lower()
-
-
 def _checking(rules: EdgeRules) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -361,10 +344,13 @@ def forbidden_header(
     headers: Mapping[str, str], hosts: Collection[str] | None, origins: Collection[str]
 ) -> tuple[str, str] | None:
     """The header because of which a request is refused (`Host` or `Origin`), and why; see `EdgeRules`."""
-    host, origin = headers.get("Host"), headers.get("Origin")
-    if hosts is not None and not host_allowed(host, hosts):
+    host, origin = headers.get("Host", "").lower(), headers.get("Origin", "").lower()
+    named = _HOST.fullmatch(host)
+    if hosts is not None and (named is None or not (is_loopback(named["name"]) or named["name"] in hosts)):
         return "Host", "Host: this name is not allowed: see SMCP_ALLOWED_HOSTS"
-    if origin is not None and not origin_allowed(origin, host, origins):
+    # clients in Python say the address that they connect to, as pages of it would
+    is_own = host != "" and origin in (f"http://{host}", f"https://{host}")
+    if "Origin" in headers and not is_own and origin not in origins:
         return "Origin", "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS"
     return None
 
