@@ -31,8 +31,6 @@ READ_FIRST_S: Final = 0.05
 """Time for the sockets to report who disconnected while this process was suspended."""
 KEEP_S: Final = 8.0
 """How long the registry may take to keep a seat (seconds), retries included: in a drain many ask at once."""
-KEEP_AGAIN_S: Final = 0.5
-"""Between two requests to keep a seat; longer than for a join, since many ask at once."""
 PAUSE_S: Final = 0.1
 """Before a seat that no registry could keep is asked for again."""
 
@@ -81,16 +79,11 @@ class Repair:
         try:
             async with asyncio.timeout(within), self._limit:
                 while (membership := session.membership) is not None:
-                    assertion = Assertion(members=[asserted(membership, moving=True)])
                     with suppress(BusError, SmcpError):
-                        [answer] = (await self.registry.assert_members(assertion, again_s=KEEP_AGAIN_S)).members
-                        if answer.outcome is AssertOutcome.REFUSED:
-                            await self.memberships.lost(session)
-                            break
-                        if answer.outcome is not AssertOutcome.UNAVAILABLE and session.membership is membership:
+                        await self._assert([(session, membership)], moves=True)
+                        if session.membership is membership:
                             session.moving = True
                             self.kept += 1
-                            membership.revision = max(membership.revision, answer.revision)
                             break
                     await asyncio.sleep(PAUSE_S)
         except TimeoutError:
@@ -117,9 +110,11 @@ class Repair:
                 raise outcome
         _log.info("repaired", extra={"members": len(members), "offices": len(outcomes)})
 
-    async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
+    async def _assert(self, members: list[tuple[Session, Membership]], *, moves: bool = False) -> None:
         gate = self.computers.ownership.generation
-        records = [asserted(membership, moving=session.leaving or session.moving) for session, membership in members]
+        records = [
+            _record(membership, moving=moves or session.leaving or session.moving) for session, membership in members
+        ]
         ending = [membership.ending for _, membership in members]
         result = await self.registry.assert_members(Assertion(members=records))
         again = 0
@@ -173,6 +168,6 @@ class Repair:
         office.compare(member_keys(room.sessions), generation, capabilities)
 
 
-def asserted(membership: Membership, *, moving: bool) -> Member:
+def _record(membership: Membership, *, moving: bool) -> Member:
     office, role, name = membership.seat
     return Member(office=office, role=role, name=name, claim=membership.claim, moving=moving)
