@@ -104,8 +104,5 @@ async def serve_health(
 
 def _json(status: int, body: dict[str, object]) -> web.Response:
     return web.Response(
-        status=status,
-        body=orjson.dumps(body),
-        content_type="application/json",
-        headers={"Cache-Control": "no-store"},
+        status=status, body=orjson.dumps(body), content_type="application/json", headers={"Cache-Control": "no-store"}
     )

@@ -146,13 +146,7 @@ class Gateway:
 
     def _client_dispatcher(self, max_values: int) -> Dispatcher:
         rooms = Rooms(
-            self.sessions,
-            self.memberships,
-            self.offices,
-            self.quotas,
-            self._registry,
-            self.computers,
-            self.repair,
+            self.sessions, self.memberships, self.offices, self.quotas, self._registry, self.computers, self.repair
         )
         limited = partial(metered, quotas=self.quotas, sessions=self.sessions)
         relay = self.relay

@@ -34,8 +34,7 @@ app = typer.Typer(add_completion=False)
 @app.command(context_settings=SHORT_HELP)
 def serve(
     port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Where clients connect; 0 is any free port [SMCP_GATEWAY_PORT]"),
+        int | None, typer.Option(min=0, max=65535, help="Where clients connect; 0 is any free port [SMCP_GATEWAY_PORT]")
     ] = None,
     insecure: Annotated[
         bool | None,
@@ -65,13 +64,7 @@ async def open_service(settings: GatewaySettings, credentials: Credentials | Non
             typer.echo(f"smcp-gateway listens on {front.url}")
         bus = await stack.enter_async_context(
             open_service_bus(
-                "smcp-gateway",
-                settings,
-                credentials,
-                front.readiness,
-                front.metrics,
-                front.stats,
-                drain_s=LAST_TASKS_S,
+                "smcp-gateway", settings, credentials, front.readiness, front.metrics, front.stats, drain_s=LAST_TASKS_S
             )
         )
         content = settings.audit_arguments

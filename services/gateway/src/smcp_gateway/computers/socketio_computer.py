@@ -27,14 +27,7 @@ from smcp_gateway.computers.subscriptions import Subscriptions
 from smcp_gateway.sockets.packet import LARGE, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
 from smcp_proto.catalog import CATALOG
-from smcp_proto.errors import (
-    GONE,
-    NO_ANSWER,
-    SmcpError,
-    TimedOut,
-    TooLarge,
-    Unavailable,
-)
+from smcp_proto.errors import GONE, NO_ANSWER, SmcpError, TimedOut, TooLarge, Unavailable
 from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS, ToolCallReq, ToolProgressReq
 from smcp_proto.tool_results import time_limit

@@ -177,10 +177,7 @@ class Office:
             missed.append(notice)
 
     def compare(
-        self,
-        members: Iterable[MemberKey],
-        generation: int,
-        capabilities: Mapping[str, Capabilities | None],
+        self, members: Iterable[MemberKey], generation: int, capabilities: Mapping[str, Capabilities | None]
     ) -> None:
         """Compare with the registry's list after an outage, and tell members the difference.
 
