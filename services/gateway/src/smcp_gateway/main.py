@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 import typer
@@ -56,24 +56,21 @@ async def open_service(settings: GatewaySettings, credentials: Credentials | Non
 
     Raises Failure: the address is not available, or NATS cannot be reached.
     """
-    async with AsyncExitStack() as stack:
-        front = await stack.enter_async_context(open_http_server(settings))
+    async with open_http_server(settings) as front:
         addresses = {"url": front.url, "health": front.health.url}
         _log.info("listening", extra=addresses)
         if settings.gateway_port == 0:  # the port has to be known at any log level
             typer.echo(f"smcp-gateway listens on {front.url}")
-        bus = await stack.enter_async_context(
-            open_service_bus(
-                "smcp-gateway", settings, credentials, front.readiness, front.metrics, front.stats, drain_s=LAST_TASKS_S
-            )
-        )
-        content = settings.audit_arguments
-        trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, front.metrics, content=content))
-        gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front, trail=trail))
-        front.stats["gateway"] = gateway.held
-        use_huge_pages()
-        _log.info("ready", extra=addresses)
-        yield gateway
+        parts = front.readiness, front.metrics, front.stats
+        async with (
+            open_service_bus("smcp-gateway", settings, credentials, *parts, drain_s=LAST_TASKS_S) as bus,
+            open_trail(EVENTS, settings, bus, front.metrics, content=settings.audit_arguments) as trail,
+            open_gateway(settings, bus, front=front, trail=trail) as gateway,
+        ):
+            front.stats["gateway"] = gateway.held
+            use_huge_pages()
+            _log.info("ready", extra=addresses)
+            yield gateway
 
 
 def main() -> None:
