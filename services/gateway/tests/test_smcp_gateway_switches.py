@@ -44,7 +44,7 @@ async def also_in(nats_url: str, office: str, session: Session) -> None:
     """The registry has another record of a member, as an older one would have written it late."""
     assert session.membership is not None
     claim = session.membership.claim.model_copy(update={"incarnation": "late"})
-    record = claimed(None, claim, Announce.ENTER, office=office, role="computer", name="box")
+    record = claimed(None, claim, Announce.ENTER, (office, "computer", "box"))
     async with open_bus(BusConfig(url=nats_url)) as bus:
         store = await open_store(bus, bus.jetstream(), lease_s=LEASE_S, replicas=1)
         await write_member(store.members, record_key(office, "computer", "box"), record, last=0)
