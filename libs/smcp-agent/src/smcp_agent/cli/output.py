@@ -32,8 +32,6 @@ from smcp_agent.rpc import JsonObject
 from smcp_proto.printable import printable, printable_json, stacked_rows
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
-MAX_STEM: Final = 100
-"""Characters of a tool's name in that of a file; file systems take 255 bytes."""
 MAX_INDENTED: Final = 32 * 1024
 """Characters of JSON that is indented: what is nested deeply becomes a thousand times longer by it."""
 MAX_ROWS: Final = 200
@@ -101,7 +99,7 @@ def parameters(schema: dict[str, Any]) -> str:
 def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | None]:
     """Write the binary contents of a result into new files named after the tool; the file of each content, None of a
     text. Raises BadReply: a content is not in base64; OSError."""
-    stem = re.sub(r"[^A-Za-z0-9_-]+", "_", tool)[:MAX_STEM]
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "_", tool)[:100]  # file systems take 255 bytes
     numbers: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
     files: list[str | None] = []
     for block in result.content:
