@@ -89,12 +89,12 @@ class AnswerCache:
             if (computer is None or query.computer in (computer, None)) and (not kinds or query.kind in kinds):
                 del self._kept[query]
                 if again and kept.read:
-                    self._spawn(_without_error(kept.fetch()))
+                    self._spawn(_without_error(kept.fetch))
 
 
-async def _without_error(fetching: Awaitable[Any]) -> None:
+async def _without_error(fetch: Callable[[], Awaitable[Any]]) -> None:
     with suppress(SmcpError):
-        await fetching
+        await fetch()
 
 
 class _ToolEntry:
