@@ -2,8 +2,7 @@
 
 Both APIs want names of `[A-Za-z0-9_-]{1,64}` that are unique in the request. A tool keeps its own name where that is
 legal, no other Computer has it, and it does not look like the name of another Computer's tool; otherwise the name is
-qualified, `<computer>__<tool>`; what is still not legal or not unique gets a hash of the pair. A name depends on the
-Computers, their tools and names that are kept, not on an order.
+qualified, `<computer>__<tool>`; what is still not legal or not unique gets a hash of the pair.
 """
 
 import asyncio

@@ -67,21 +67,19 @@ class OfficeServer:
     """The MCP server of an office, for any number of clients at once.
 
     Args:
-        agent: has entered the office. All clients are this Agent to the office.
+        agent: has entered the office.
         timeout: seconds that a call may take.
         may: whether the sender of an MCP request may use a tool (None: of the HTTP request that the current task
             answers). Other tools are not listed.
         may_ask: whether the sender may use the resources, prompts and completion of the Computer of that name.
         listing: when the list is a search in place of all tools.
         max_chars: how many characters of a result the sender gets; the rest is a resource. None: everything.
-        when_gone: calls a function if the sender has disconnected or disconnects during the block: then nobody answers
-            what a tool elicits.
+        when_gone: calls a function if the sender disconnects during the block: nobody answers what a tool elicits.
         watch_counter: limits the resources that a client watches, since all clients share the limit of one Agent.
-        name: the server's name for its clients.
     """
 
     server: Server[Any]
-    """Serves the clients while `following` lasts; any transport of the MCP SDK can run it."""
+    """Serves the clients while `following` lasts."""
 
     def __init__(
         self,
@@ -120,8 +118,7 @@ class OfficeServer:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Learn the tools, and follow what happens in the office as long as the block lasts. Cancels the block when the
-        Agent was closed: nothing works from then on."""
+        """Follow what happens in the office as long as the block lasts. Cancels it when the Agent was closed."""
         changes = self._agent.events()
         await self._learn()
         async with anyio.create_task_group() as group:
