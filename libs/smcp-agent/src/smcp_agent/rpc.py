@@ -87,9 +87,9 @@ class RpcClient:
         A request that was surely not run is sent as new after a 4103 (once), and after a 503 of a gateway that sends
         its clients away (`details.moving`). A `timeout` in `data` shrinks to the whole seconds that are left.
 
-        Raises SmcpError: what the server answered; NoAnswer after `timeout` + 2 s; ConnectionLost; BadReply; JoinRefused
-        and what else keeps the agent out of its office; Closed. Whatever it is, it has `details.may_have_run` where an
-        earlier try of a tool call may have been sent.
+        Raises SmcpError: what the server answered; NoAnswer after `timeout` + 2 s; ConnectionLost; BadReply;
+        JoinRefused and what else keeps the agent out of its office; Closed. Whatever it is, it has
+        `details.may_have_run` where an earlier try of a tool call may have been sent.
         """
         tries = _Tries(event, data, asyncio.get_running_loop().time(), timeout)
         try:
