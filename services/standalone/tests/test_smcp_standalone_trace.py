@@ -15,7 +15,6 @@ import anyio
 import pytest
 from aiohttp import web
 
-from smcp_bus import request_spans
 from smcp_proto import catalog
 from smcp_service import telemetry
 from smcp_standalone import trace_command
@@ -280,7 +279,5 @@ async def test_the_installed_command_prints_it() -> None:
 
 
 def test_what_requests_say_of_their_traces_is_what_telemetry_reads() -> None:
-    """The packages import nothing of each other: a trace would have another id than its `req_id`, and no failed call
-    would be recorded afterwards."""
+    """The packages import nothing of each other: a trace would have another id than its `req_id`."""
     assert telemetry.TRACE_ID_KEY == catalog.TRACE_ID_KEY
-    assert isinstance(telemetry.RequestTracerProvider(telemetry.sampler_from({})), request_spans.Recorder)

@@ -1,7 +1,7 @@
 """The spans of requests, cheaper than OpenTelemetry's: a gateway opens two for each call.
 
-A sampled request's are handed over (`Recorder`) as they end. Those of another stay in memory until it ends, and are
-handed over if it failed or was slow (ADR 0042). OpenTelemetry's own spans may be their children.
+A sampled request's are handed over (`smcp_service.telemetry`) as they end. Those of another stay in memory until it
+ends, and are handed over if it failed or was slow (ADR 0042). OpenTelemetry's own spans may be their children.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -19,6 +19,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from smcp_bus.bus import RequestTimedOut
 from smcp_proto.errors import SmcpError
+from smcp_service.telemetry import RequestTracerProvider
 
 MOST_EVENTS: Final = 32
 """Of one span."""
@@ -44,21 +45,10 @@ class EventData(NamedTuple):
     """Unix time in ns."""
 
 
-@runtime_checkable
-class Recorder(Protocol):
-    """The tracer provider of a process that records requests (`smcp_service.telemetry.RequestTracerProvider`)."""
-
-    def decide(self, parent: SpanContext | None, *, is_untrusted: bool) -> Sampling:
-        """About a request below `parent`. `is_untrusted`: the parent's flag does not count."""
-
-    def record(self, span: "RequestSpan") -> None:
-        """Take a span that has ended."""
-
-
-def recorder() -> Recorder | None:
+def recorder() -> RequestTracerProvider | None:
     """The one of this process; None: nothing is recorded."""
     provider = trace.get_tracer_provider()
-    return provider if isinstance(provider, Recorder) else None
+    return provider if isinstance(provider, RequestTracerProvider) else None
 
 
 class Request:
@@ -72,7 +62,13 @@ class Request:
     __slots__ = ("flags", "is_kept", "labels", "recorder", "slow_ns", "spans", "state", "trace_id")
 
     def __init__(
-        self, recorder: Recorder, labels: Describe, trace_id: int, sampling: Sampling, *, recorded_on_failure: bool
+        self,
+        recorder: RequestTracerProvider,
+        labels: Describe,
+        trace_id: int,
+        sampling: Sampling,
+        *,
+        recorded_on_failure: bool,
     ) -> None:
         is_sampled, self.state, slow_ns = sampling
         self.recorder = recorder

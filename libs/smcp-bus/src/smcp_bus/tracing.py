@@ -26,11 +26,12 @@ from smcp_bus import registry_contract, subjects
 from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
-from smcp_bus.request_spans import Attributes, Recorder, Request, RequestSpan, recorder
+from smcp_bus.request_spans import Attributes, Request, RequestSpan, recorder
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG, Row, hex_trace_id, trace_id
 from smcp_proto.errors import ErrorCode
 from smcp_proto.schemas.tools import TOOL_PROGRESS
+from smcp_service.telemetry import RequestTracerProvider
 
 LONGEST: Final = 256
 """Characters of an attribute's value: what a peer chose is cut there."""
@@ -151,7 +152,7 @@ def recorded_trace_id() -> str:
 
 
 def _open(
-    records: Recorder,
+    records: RequestTracerProvider,
     call: Call,
     name: str = "",
     kind: SpanKind = SpanKind.SERVER,
