@@ -68,8 +68,7 @@ class Grants(BaseModel):
     read_only: bool = Field(default=False, strict=True)
     """For an Agent: only tools of which their server says `readOnlyHint: true`."""
     delegates: bool = Field(default=False, strict=True)
-    """For an Agent: it may call tools for others, and says for whom (`a2c_on_behalf`). It checks the user's rights;
-    the gateway also applies these."""
+    """For an Agent: it may call tools for others, and says for whom (`a2c_on_behalf`); it checks the user's rights."""
     quota: Quota | None = None
     """What it may ask for at a time and in a second, in place of the settings."""
 
@@ -92,8 +91,7 @@ class Principal:
 
     @cached_property
     def identity(self) -> str:
-        """The registry keeps a seat for it: a new token of the same subject takes the seat up again. Kept, since each
-        event is counted for it."""
+        """Whose seat the registry keeps: that of all tokens of a subject. Kept, since each event is counted for it."""
         return blake2b(json.dumps([self.kind, self.issuer, self.subject]).encode(), digest_size=16).hexdigest()
 
     @property

@@ -70,8 +70,6 @@ class Holder(Protocol):
         """Its office, its subject's identity, and that subject's quota."""
 
 
-Share = tuple[str, Limits]
-"""The key of an account, and its limits."""
 Ticket = Sequence[tuple[str, Account, Limits]]
 """The accounts in which an event counts."""
 CountedIn = tuple[object, int, Ticket]
@@ -181,7 +179,7 @@ class Quotas:
             holder.counted_in = known = membership, self._drops, ticket
         return known[2]
 
-    def _of(self, office: str | None, identity: str | None, quota: Quota | None) -> Iterable[Share]:
+    def _of(self, office: str | None, identity: str | None, quota: Quota | None) -> Iterable[tuple[str, Limits]]:
         own: dict[str, float] = {} if quota is None else quota.model_dump(exclude_none=True)
         if office is not None:
             more = {name: value for name, value in own.items() if not value or value > self._values[name] > 0}
@@ -195,7 +193,7 @@ class Quotas:
         in_flight, subscriptions = values["calls_in_flight"] or math.inf, values["subscriptions"] or math.inf
         return Limits(values["sockets"] or math.inf, in_flight, subscriptions, *rates)
 
-    def _ticket(self, shares: Iterable[Share]) -> Ticket:
+    def _ticket(self, shares: Iterable[tuple[str, Limits]]) -> Ticket:
         if len(self._accounts) >= self._sweep_at:
             self._sweep()  # before any is looked up: none that is counted in may be dropped
         return [(key, self._accounts[key], limits) for key, limits in shares]

@@ -107,8 +107,7 @@ class AuthSettings(ServiceSettings):
 
 
 class QuotaSettings(ServiceSettings):
-    """What one office, and one key or token's subject, may ask of one process of gateway or smcp-mcp: half of what a
-    gateway can do."""
+    """What one office, and one key or token's subject, may ask of one process: half of what a gateway can do."""
 
     quota_sockets: Count = Field(
         default=5000, description="connections of a subject, members of an office; 0: any number"

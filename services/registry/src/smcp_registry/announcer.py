@@ -95,8 +95,7 @@ class Announcer:
 
 
 def announcements(record: MemberRecord, revision: int) -> Iterator[tuple[str, bytes, int]]:
-    """Verb, body and epoch of each notification for the record that stands at `revision`, in order. Epochs grow with
-    every change of the seat."""
+    """Verb, body and epoch of each notification, in order. Epochs grow with every change of the seat."""
     if record.announce in (Announce.LEAVE, Announce.LEAVE_ENTER):
         who = {"office_id": record.office, record.role: record.left_name or record.name}
         yield "leave_office", written(who), 2 * revision

@@ -70,8 +70,7 @@ async def follow_or_replace(
 
 
 async def _empty_lost(js: JetStreamContext, views: Mapping[str, View]) -> None:
-    """Before any bucket is made anew: a process that asserts its members must not hear that they stand, as they did in
-    the old one."""
+    """Before any is made anew: a process that asserts its members must not hear that they stand, as in the old one."""
     lost = []
     for bucket in views:
         try:

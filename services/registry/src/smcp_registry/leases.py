@@ -27,11 +27,9 @@ from smcp_registry.store import ATTEMPTS, Bucket, Conflict
 ASK_AGAIN_S: Final = 0.1
 """One "no responder" proves nothing: in a cluster a subscription is known everywhere only after a moment."""
 SETTLE_S: Final = 2.0
-"""After NATS came back, or a node of it left, owners may take this long to be back too (seconds); no longer than a
-lease."""
+"""After NATS came back, or a node of it left, owners may take so long to be back (seconds); at most half a lease."""
 MOST: Final = 1000
-"""Leases of one credential: of the Computers or the gateways that share it. Each is kept by every registry until it
-runs out, and a credential can name any process."""
+"""Leases of one credential, which can name any process. Each is kept by every registry until it runs out."""
 PATIENCE_S: Final = 1.0
 """How long an owner may take to answer (seconds); at most half a lease."""
 
@@ -75,8 +73,7 @@ class Leases(View):
         return (await self._bucket.read(lease_key(credential, process))).value is not None
 
     async def renew(self, credential: str, process: str, renewal: LeaseRenewal) -> LeaseState:
-        """Renew a lease, or give one where there is none (`renewed` is then False). Raises RateLimited: its credential
-        has `MOST`."""
+        """Renew a lease, or give one where there is none. Raises RateLimited: its credential has `MOST`."""
         key, all_keys = lease_key(credential, process), lease_key(credential, "")
         value = renewal.model_dump_json().encode()
         backoff = Backoff(first_s=0.02, longest_s=0.2)

@@ -5,7 +5,8 @@ not miss a change waits until the view has reached its revision.
 """
 
 import asyncio
-from collections import defaultdict
+import contextlib
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,10 +112,7 @@ class MembersView(View):
         return owners
 
     def by_role(self) -> dict[str, int]:
-        roles = {"agent": 0, "computer": 0}
-        for entry in self._entries.values():
-            roles[entry.record.role] += 1
-        return roles
+        return {"agent": 0, "computer": 0} | Counter(entry.record.role for entry in self._entries.values())
 
     @property
     def offices(self) -> Set[str]:
@@ -126,13 +124,11 @@ class MembersView(View):
 
     async def reached(self, revision: int, seconds: float) -> bool:
         """Wait until the view has seen `revision`, at most `seconds`; whether it has."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.revision < revision:
                     await self._moved.wait()
-        except TimeoutError:
-            return False
-        return True
+        return self.revision >= revision
 
     def _put(self, change: Change) -> None:
         record = parse_record(change.value, key=change.key)

@@ -5,6 +5,7 @@ read once more before each tombstone: to come back changes no record, so that co
 """
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
@@ -93,11 +94,9 @@ class Sweeper:
         ran_out = self.leases.ran_out
         pause = jittered(self.lease_s / 4)  # registries that were started together need not ask at the same moment
         asleep_since = self._loop.time()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await ran_out.wait()
-        except TimeoutError:
-            pass
         ran_out.clear()
         if self._loop.time() - asleep_since > pause + self.lease_s / 2:
             self.connection.begin_anew()

@@ -17,7 +17,7 @@ from smcp_agent import CallResult, SmcpAgent, SmcpError
 from smcp_agent.errors import Malformed
 from smcp_bus.bus import raise_if_cancelled
 from smcp_computer.settings import Confirm
-from smcp_proto.printable import printable, printable_json, without_login
+from smcp_proto.printable import printable, without_login
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
 from smcp_standalone import die_with_parent
@@ -220,11 +220,7 @@ async def _call(agent: SmcpAgent, tool: str, params: dict[str, Any]) -> None:
 
 
 def _readable(result: CallResult) -> str:
-    """A git log with one line for each commit; JSON indented."""
+    """A git log with one line for each commit."""
     commits = re.findall(r"^Commit: '?(\w{8}).*?^Message: ([^\n]*)", result.text, re.MULTILINE | re.DOTALL)
-    if commits:
-        return "\n".join(f"  {commit} {printable(subject)}" for commit, subject in commits)
-    try:
-        return printable_json(json.loads(result.text))
-    except ValueError:
-        return printable(result.text, newline="\n")
+    log = "\n".join(f"  {commit} {printable(subject)}" for commit, subject in commits)
+    return log or printable(result.text, newline="\n")

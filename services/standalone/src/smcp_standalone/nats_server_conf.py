@@ -129,8 +129,7 @@ def _registry(credential: str) -> Grant:
 
 
 def _operator(credential: str) -> Grant:
-    """An operator looks, and changes nothing but what is logged. It asks the registries, never JetStream: that
-    answers on any subject that a request names, such as one that deletes the stream."""
+    """An operator asks the registries, never JetStream: its answers go wherever a request says (ADR 0043)."""
     return Grant(
         publish=(subjects.LOG_LEVEL, f"{subjects.OPERATORS}.{encode_name(credential)}.*"),
         subscribe=(f"{inbox_prefix(credential)}.>",),

@@ -82,8 +82,7 @@ class UpSettings:
 
 @contextmanager
 def up_directory(data: Path | None) -> Iterator[Path]:
-    """The directory of this run: `data`, locked for this process, or a temporary one, which the next run removes where
-    this one is killed."""
+    """`data`, locked for this process, or a temporary one, which the next run removes where this one is killed."""
     if data is None:
         _remove_leftovers()
         with (
@@ -136,8 +135,7 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
 
 
 def with_key(settings: UpSettings, directory: Path) -> UpSettings:
-    """The settings with two keys for this run, its user's and smcp-mcp's, unless they say who may connect, or let
-    everybody in."""
+    """With keys of its user and of smcp-mcp for this run, unless the settings say who may connect, or let all in."""
     if settings.gateway.auth_configured or settings.gateway.insecure:
         return settings
     path = directory / KEYS

@@ -19,8 +19,7 @@ from smcp_registry.members_view import Entry, MembersView
 from smcp_registry.store import ANSWER_S, Bucket, read_member
 
 SYNC_S: Final = 1.0
-"""How long a request waits for a view that was just lost to be whole again (seconds). Then the old one answers: without
-quorum there is no newer one."""
+"""How long a request waits for a view that was just lost (seconds); then the old one answers, as without quorum."""
 LONGEST: Final = 512
 """Characters of a session, an incarnation or an identity."""
 

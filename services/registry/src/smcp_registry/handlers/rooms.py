@@ -38,8 +38,7 @@ from smcp_registry.store import AT_ONCE, StoredMember
 BURST_S: Final = 5.0
 """So many seconds' worth may come at once: an office of thousands comes back together when its gateway dies."""
 MEMBER_SHARE: Final = 5
-"""One member may make a fifth of an office's room events: a Computer whose lists change all the time does not use up
-those of the others."""
+"""One member may make a fifth of an office's room events: it does not use up those of the others."""
 LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
 RESERVE_S: Final = 0.2
