@@ -9,7 +9,7 @@ import json
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Final
@@ -83,19 +83,18 @@ class SecretStore:
 
     def unseal(self, sealed: bytes) -> bytes:
         """Raises SecretsError: there is no key, or another one; or it was changed."""
-        from cryptography.fernet import Fernet, InvalidToken, MultiFernet  # noqa: PLC0415 -- as above
+        from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415 -- as above
 
-        keys = [Fernet(key) for key in self._keys()]
-        if not keys:
-            raise SecretsError(
-                f"cannot be decrypted: {SETTING} does not say its key, the keyring of the system is locked, not there, "
-                f"or has no key for it, and {self._own} does not exist"
-            )
-        try:
-            # a version before this one wrote a word before the token
-            return MultiFernet(keys).decrypt(sealed.partition(b"\n")[0].rpartition(b":")[2])
-        except InvalidToken:
-            raise SecretsError("cannot be decrypted: it is of another key, or was changed") from None
+        why = (
+            f"{SETTING} does not say its key, the keyring of the system is locked, not there, or has no key for it, "
+            f"and {self._own} does not exist"
+        )
+        token = sealed.partition(b"\n")[0].rpartition(b":")[2]  # a version before this one wrote a word before it
+        for key in self._keys():  # one after the other: a keyring may ask its user to unlock it
+            with suppress(InvalidToken):
+                return Fernet(key).decrypt(token)
+            why = "it is of another key, or was changed"
+        raise SecretsError(f"cannot be decrypted: {why}")
 
     def _keys(self) -> Iterator[bytes]:
         """Those that there are; the first encrypts."""
