@@ -6,6 +6,7 @@ another gateway, cannot be known. Readers find the attempts of one call (`smcp_s
 
 import logging
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any, Final
 
 import orjson
@@ -145,10 +146,8 @@ def _message(answer: Answer) -> str | None:
 
 
 def _request_fields(body: bytes | None) -> dict[str, Any]:
-    if body is None or len(body) > exact_json.SMALL_BYTES:
-        return {}
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
+    fields: Any = None
+    if body is not None and len(body) <= exact_json.SMALL_BYTES:
+        with suppress(orjson.JSONDecodeError):
+            fields = orjson.loads(body)
     return fields if isinstance(fields, dict) else {}

@@ -305,7 +305,11 @@ class OwnerProbe:
                 await self._end_gone(calls, asked_at, "the Computer is not confirmed now")
             return
         owner.gated_since = None
-        answer = _read(reply)
+        try:  # an owner that answers with an error keeps no such table
+            answer = PendingAnswer.model_validate_json(b'{"unknown":[]}' if ERROR in reply.headers else reply.body)
+        except ValidationError:
+            _log.warning("an owner's answer to `pending` cannot be read")
+            return
         unknown, ended, lost = set(answer.unknown), set(answer.ended), set(answer.lost_queries)
         for call in calls:
             if max(call.ask_from, call.arrives_until) > asked_at:
@@ -337,13 +341,3 @@ class OwnerProbe:
         for call in calls:
             if call.ask_from <= asked_at:  # it was on the wire then, and still is: not between two tries
                 self._calls.settle(call, error)
-
-
-def _read(reply: Reply) -> PendingAnswer:
-    if ERROR in reply.headers:
-        return PendingAnswer(unknown=[])  # an owner that keeps no such table
-    try:
-        return PendingAnswer.model_validate_json(reply.body)
-    except ValidationError:
-        _log.warning("an owner's answer to `pending` cannot be read")
-        return PendingAnswer(unknown=[])

@@ -97,7 +97,7 @@ class Relay:
         pending = PendingCall(
             session=caller.session,
             office=caller.office,
-            computer=_target(request),
+            computer=_target(request)[1],
             agent=caller.name,
             req_id=call.req_id,
             tracked=call.row.seconds is None,
@@ -182,7 +182,8 @@ class Relay:
             try:
                 reply = await self._until_run(subject, headers, pending, call, span)
                 if ERROR in reply.headers:
-                    raise _error(reply)
+                    error = to_error(reply) if len(reply.body) <= LONGEST_ERROR else Internal("is not read")
+                    raise error_of_computer(int(error.code), error.message, error.details, len(reply.body))
                 expected = expected_fields(call.row)
                 if len(reply.body) > exact_json.ONE_STEP:
                     return await self._checked_in_slices(pending.session, reply.body, expected)
@@ -245,6 +246,7 @@ class Relay:
             except NotConnected as error:
                 offline = error
             pending.not_run()
+            refusal = offline or Unavailable("the Computer is not available now", details={"may_have_run": False})
             now = self._loop.time()
             first = until is None
             one_node = not self.bus.has_other_nodes
@@ -255,14 +257,14 @@ class Relay:
                         moving = await self._moves(pending, min(until + FIND_S, call.deadline) - now) or moving
                     now = self._loop.time()
                 if not first and not moving:
-                    raise offline or _not_available()
+                    raise refusal
             if moving:
                 until = now + WAIT_S
                 pending.happened("smcp.move")
             backoff = backoff or Backoff(first_s=0.03, longest_s=0.6)
             pause = backoff.next()
             if now + pause >= call.deadline:
-                raise offline or _not_available()
+                raise refusal
             await asyncio.sleep(min(pause, max(until - now, 0.0)))
 
     async def _ask(self, subject: str, headers: Headers, pending: PendingCall, call: Call, span: Span) -> Reply:
@@ -297,25 +299,20 @@ class Relay:
         return found.moving
 
 
-def _not_available() -> Unavailable:
-    return Unavailable("the Computer is not available now", details={"may_have_run": False})
-
-
 def _check(rights: Rights | None, request: BaseModel) -> None:
     if rights is not None:
-        rights.check_computer(_target(request), _target_field(request))
+        field, computer = _target(request)
+        rights.check_computer(computer, field)
         if isinstance(request, ToolCallReq):
             rights.check_tool(request.tool_name)
 
 
-def _target_field(request: BaseModel) -> str:
-    return "computer" if "computer" in type(request).model_fields else "computerId"
-
-
-def _target(request: BaseModel) -> str:
-    name = getattr(request, _target_field(request))
+def _target(request: BaseModel) -> tuple[str, str]:
+    """The field that names the Computer, and its value."""
+    field = "computer" if "computer" in type(request).model_fields else "computerId"
+    name = getattr(request, field)
     assert isinstance(name, str), "what may go without (`ListResources`) is not relayed as it is"
-    return name
+    return field, name
 
 
 def checked(body: bytes, expected: Collection[str]) -> Answer:
@@ -332,8 +329,3 @@ def checked(body: bytes, expected: Collection[str]) -> Answer:
     if isinstance(value, dict) and "code" in value and (error := error_in(value, expected, len(body))) is not None:
         raise error
     return Answer(body, failure=tool_results.failure(value) if len(body) <= exact_json.SMALL_BYTES else "")
-
-
-def _error(reply: Reply) -> SmcpError:
-    error = to_error(reply) if len(reply.body) <= LONGEST_ERROR else Internal("is not read")
-    return error_of_computer(int(error.code), error.message, error.details, len(reply.body))
