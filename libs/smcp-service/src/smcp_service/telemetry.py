@@ -1,16 +1,13 @@
 """Traces, set up from the standard `OTEL_*` variables of OpenTelemetry.
 
-Nothing is recorded unless `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set, or
-`OTEL_TRACES_EXPORTER` is `otlp`. Spans go over HTTP alone. An unknown value gets a warning and counts as the default,
-as the specification asks. Unlike the SDK's set-up:
+Spans go over HTTP alone. An unknown value gets a warning and counts as the default. Unlike the SDK's set-up:
 
 - A new trace takes its id from the OpenTelemetry context (`TRACE_ID_KEY`), since it follows from the request's id.
   Spans without one are a library's own (the handshake with an MCP server, say), and are not recorded.
 - Texts of errors are not exported (`otlp_spans`).
 - Ratio samplers draw a random number where the trace begins (ADR 0002), and `traceidratio` is always parent-based.
-  `SMCP_TRACES_PER_S` bounds how many traces a second are kept.
-- A trace that such a sampler drops says in its trace state from how long on a request is slow (`SMCP_TRACE_SLOW_S`):
-  spans of requests that fail or are slow are recorded when they end (ADR 0042).
+- A trace that is dropped says in its trace state from how long on a request is slow: spans of requests that fail or are
+  slow are recorded when they end (ADR 0042).
 """
 
 import asyncio
@@ -115,11 +112,8 @@ class ContextIdGenerator(RandomIdGenerator):
 
 
 class TraceSampler(Sampler):
-    """Decides by a draw of its own (ADR 0002): the share `rate` (0 to 1) of new traces, at most `per_s` in a second.
-
-    A trace without an id is dropped: it is a library's own. With `slow_ms` what is dropped may be recorded when it ends
-    (`STATE_KEY`). `per_s` 0: any number; `by_parent`: a parent's flag counts.
-    """
+    """Decides by a draw of its own (ADR 0002): the share `rate` (0 to 1) of new traces, at most `per_s` in a second (0:
+    any number). `by_parent`: a parent's flag counts. With `slow_ms` what is dropped may be recorded when it ends."""
 
     def __init__(
         self,

@@ -205,13 +205,8 @@ async def open_gateway(
 ) -> AsyncIterator[Gateway]:
     """Serve Socket.IO clients on `bus` while the body runs; drain at its end.
 
-    Args:
-        front: an open HTTP server; None: open one.
-        trail: where it records what it decides; None: in the log only.
-
-    Raises:
-        Failure: the address is not available.
-        BusError: the bus is not connected.
+    `front`: an open HTTP server; None: open one. `trail`: where it records what it decides; None: in the log only.
+    Raises Failure (the address is not available), BusError (the bus is not connected).
     """
     async with AsyncExitStack() as stack, background() as tasks:
         if front is None:

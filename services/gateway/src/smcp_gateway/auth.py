@@ -1,8 +1,8 @@
 """Authenticates clients, and limits connections that are not authenticated yet.
 
 A token comes with the first HTTP request (`Authorization: Bearer`; a wrong one is answered 401), or as `token` in the
-`auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed).
-`smcp_service.http_limits` limits the bytes and the TCP connections of clients that are not authenticated.
+`auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused). `smcp_service.http_limits` limits the bytes
+and the TCP connections of clients that are not authenticated.
 """
 
 import asyncio
@@ -37,11 +37,7 @@ async def check(authenticator: Authenticator, request: web.Request) -> None:
 
 
 async def admit(authenticator: Authenticator, request: web.Request, auth: object) -> Principal:
-    """Authenticate a client that connects to the namespace.
-
-    Args:
-        request: the one that began the connection.
-        auth: from CONNECT.
+    """Authenticate a client that connects to the namespace, by its first request and `auth` from CONNECT.
 
     Raises:
         NotAuthenticated: no token, or one that is not accepted.
@@ -91,13 +87,8 @@ def source_of(request: web.Request, trusted: Sequence[Network]) -> str:
 
 
 class UnauthenticatedClients:
-    """The connections of this gateway that are not authenticated yet. Each has a deadline, and an address may have only
-    `most` of them.
-
-    Args:
-        most: connections of one address; 0: any number.
-        close: ends a connection that is not authenticated at its deadline.
-    """
+    """The connections of this gateway that are not authenticated yet. An address may have only `most` of them (0: any
+    number), and `close` ends each at its deadline."""
 
     def __init__(self, most: int, close: Callable[[str], None]) -> None:
         self._most = most

@@ -151,10 +151,7 @@ class CallTable:
         return list(self._by_session.get(session, ()))
 
     async def run(self, call: PendingCall, work: Coroutine[object, object, Answer]) -> Answer:
-        """Wait for `work`, or for somebody to settle the call.
-
-        Raises SmcpError: the verdict that settled it, or what `work` raised.
-        """
+        """Wait for `work`, or for somebody to settle the call. Raises SmcpError: the verdict, or what `work` raised."""
         call.task = task = asyncio.current_task()
         assert task is not None
         calls = self._by_session.setdefault(call.session, {})
@@ -191,8 +188,7 @@ class CallTable:
         return calls
 
     def cancel(self, session: str, req_id: str, *, now: float) -> list[PendingCall]:
-        """The client cancels a tool call: its Computer has `CANCEL_GRACE_S` from `now` on to settle it. Returns the
-        calls that were not cancelled before."""
+        """The client cancels a tool call, which its Computer has to settle. Returns those not cancelled before."""
         cancelled = [
             call
             for call in self._by_session.get(session, ())

@@ -77,8 +77,7 @@ class HttpServer:
 
 @asynccontextmanager
 async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServer]:
-    """Listen while the body runs: for clients and load balancers (`/livez`, `/readyz`), and on the health port, where
-    `/metrics` (and `/statz`, if the settings say so) are answered, too.
+    """Listen while the body runs: for clients and load balancers (`/livez`, `/readyz`), and on the health port.
 
     Raises Failure: the address is not available, or it is not loopback and there is no authentication.
     """

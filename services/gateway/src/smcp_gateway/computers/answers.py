@@ -1,7 +1,4 @@
-"""Reads what a Computer on Socket.IO answers: an error, a reply, or a tool's result.
-
-Most answers go on as they came, and the Agent's gateway parses them.
-"""
+"""Reads what a Computer on Socket.IO answers. Most of it goes on as it came, and the Agent's gateway parses it."""
 
 from collections.abc import Collection
 from functools import cache
@@ -46,10 +43,7 @@ def result_of(answer: bytes) -> bytes | SmcpError:
 
 
 async def large_result(answer: bytes, most: int) -> bytes:
-    """The result of a tool in an answer above 64 KiB. If it is an error, the Agent's gateway finds out.
-
-    Raises TooLarge: it holds more than `most` values.
-    """
+    """The result of a tool in an answer above 64 KiB; an error is found by the Agent's gateway. Raises TooLarge."""
     await exact_json.check_cost(answer, most, "the answer")
     return _rename_meta(answer) if len(answer) <= exact_json.LARGEST_READ else answer
 
@@ -63,8 +57,7 @@ def expected_fields(row: Row) -> frozenset[str]:
 
 
 def read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
-    """The answer, or the error that it is: then it has none of the fields that are `expected`; without any, nobody can
-    tell."""
+    """The answer, or the error that it is: then it has none of the fields that are `expected`, if some are."""
     is_plain = b"\\u00" not in answer  # else a name may be written with escapes
     if not expected or (is_plain and (b'"code"' not in answer or b'"message"' not in answer)):
         return answer
@@ -75,11 +68,8 @@ def read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
 
 
 def error_in(result: Any, expected: Collection[str], size: int) -> SmcpError | None:
-    """The error that a parsed answer of `size` bytes is; None: it is a reply.
-
-    An error that published Agents read passes as it is where it has fields of its own (`mcp_server` beside 4014).
-    Details that are nested too deep are dropped.
-    """
+    """The error that a parsed answer of `size` bytes is, without details that are nested too deep; None: it is a reply.
+    An error that published Agents read passes as it is where it has fields of its own (`mcp_server` beside 4014)."""
     error = flat_error(result, expected) if expected else None
     if error is None:
         return None

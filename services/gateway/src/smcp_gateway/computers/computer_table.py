@@ -1,7 +1,7 @@
 """The Socket.IO Computers of this gateway, with their subscriptions on NATS and the ownership of their seats.
 
 When the connection to NATS breaks or this process is suspended, no call runs until the registry has confirmed the
-Computer again. Confirming reads the registry's view, so it works without quorum. An assertion by `Repair` counts, too.
+Computer again, by its view (so it works without quorum) or an assertion by `Repair`.
 """
 
 import asyncio
@@ -103,10 +103,7 @@ class ComputerTable:
         self, session: Session, office: str, claim: Claim, generation: int, *, tenure: int | None, moved: bool = False
     ) -> None:
         """The registry holds the member by that claim, requested in that generation of the ownership: now calls run.
-
-        Args:
-            moved: its seat was held by another process, so its subscriptions are unknown here.
-        """
+        `moved`: its seat was held by another process, so its subscriptions are unknown here."""
         owned = self._owned.get((session.id, office))
         if owned is not None:
             owned.granted(claim, tenure)
@@ -136,10 +133,7 @@ class ComputerTable:
         return self._owned.get((session_id, office))
 
     def agent_left(self, office: str, agent: str, is_back: Callable[[], bool]) -> None:
-        """An Agent has left an office: its subscriptions end.
-
-        Its calls are cancelled unless it comes back soon: its own gateway may have died.
-        """
+        """An Agent has left an office: its subscriptions end, and its calls unless it comes back soon."""
         here = self._offices.get(office, ())
         for owned in here:
             owned.agent_left(agent)

@@ -20,12 +20,8 @@ Ask = Callable[[], Awaitable[Answer]]
 
 
 class Subscriptions:
-    """(MCP server, digest of the URI) by Agent; the digest bounds the size of an entry. The server is None where the
-    Agent named none.
-
-    Args:
-        count: given each change of their number; raises RateLimited where there may be no more.
-    """
+    """(MCP server or None, digest of the URI) by Agent; the digest bounds the size of an entry. `count` is given each
+    change of their number, and raises RateLimited where there may be no more."""
 
     def __init__(self, count: Callable[[int], None] = lambda change: None) -> None:
         self._count = count
@@ -90,11 +86,8 @@ class Subscriptions:
         return ended > 0
 
     def agents(self, server: str | None, uri: str) -> Iterator[str]:
-        """The Agents that subscribed to the changed resource, or to one that contains it.
-
-        Args:
-            server: the MCP server that announces it; None, or a subscription without one, means any.
-        """
+        """The Agents that subscribed to the changed resource, or to one that contains it, at that MCP server. Without
+        one here, or in the subscription, any is meant."""
         digests = {_digest(each) for each in (uri, *resources_above(uri))} if self._agents else set()
         for agent, mine in self._agents.items():
             if any(each in digests and (server is None or at in (None, server)) for at, each in mine):
@@ -102,10 +95,7 @@ class Subscriptions:
 
 
 def granted(answer: bytes) -> bool:
-    """Whether the Computer granted the request.
-
-    Raises TooLarge: a valid result is empty, and parsing megabytes would block the event loop.
-    """
+    """Whether the Computer granted the request. Raises TooLarge: a valid result is empty."""
     if len(answer) > SMALL_BYTES:
         raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(answer), "limit": SMALL_BYTES})
     try:

@@ -53,15 +53,13 @@ from smcp_proto.validation import malformed, refused
 _below: Final = partial(use_span, record_exception=False, set_status_on_exception=False)
 
 WAIT_S: Final = 4.5
-"""How long a request waits for a member that nobody answers for until the registry is asked once more (seconds);
-counted anew where the Computer moves."""
+"""How long a request waits for a member that nobody answers for (seconds); counted anew where the Computer moves."""
 FIND_S: Final = 0.5
 """How long the registry has to answer then (seconds)."""
 RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
 DEEPEST: Final = 200
-"""Levels of an answer, as many as `exact_json.read` takes. Readers in other languages have bounds, too; Python's own
-raises at some 950, and then python-socketio tells nobody that the answer came."""
+"""Levels of an answer, as many as `exact_json.read` takes: clients' readers of JSON have bounds, too."""
 _FIRST_FIELD: Final = re.compile(rb'\s*\{\s*(?:"_?meta"\s*:\s*null\s*,\s*)?"([A-Za-z_]{1,64})"')
 """Published Computers begin a result with `"meta": null`."""
 NO_JSON: Final = "the Computer's answer is not JSON"
@@ -125,9 +123,7 @@ class Relay:
 
     async def cancel(self, request: AgentCallData, call: Call) -> None:
         """Tell the office; a call of the same name that waits here is settled by its Computer, or soon after by us.
-
-        Raises Unavailable: no registry answers; the call goes on.
-        """
+        Raises Unavailable: no registry answers; the call goes on."""
         if (user := call.payload.get(ON_BEHALF)) is not None:
             try:
                 self._delegate(call, OnBehalf.model_validate(user))
@@ -318,9 +314,7 @@ def _target(request: BaseModel) -> tuple[str, str]:
 def checked(body: bytes, expected: Collection[str]) -> Answer:
     """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON.
 
-    Raises:
-        Internal: it is no JSON, or nested too deeply.
-        SmcpError: it is an error, without the header that says so (`answers.error_in`).
+    Raises Internal (no JSON, or nested too deeply), or the error that it is, without the header that says so.
     """
     try:
         value = exact_json.read(body)

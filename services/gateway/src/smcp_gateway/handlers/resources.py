@@ -69,10 +69,7 @@ class OfficeCursor:
 
 
 def read_cursor(text: str, verb: str) -> OfficeCursor:
-    """Read what `OfficeCursor.write` wrote.
-
-    Raises Malformed: not such a text, or of another list; `details.field` is `payload.params.cursor`.
-    """
+    """Read what `OfficeCursor.write` wrote. Raises Malformed: not such a text, or of another list."""
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         fields: Any = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
@@ -240,10 +237,7 @@ def metered(handler: Handler, quotas: Quotas, sessions: Sessions) -> Handler:
 
 
 async def resource_updated(request: ResourceUpdatedNotification, call: Call, *, computers: ComputerTable) -> None:
-    """Pass `notify:resources/updated` of a Computer on, once for each subscribed Agent, with that Agent's name.
-
-    Raises Malformed: it names no Computer.
-    """
+    """Pass `notify:resources/updated` of a Computer on, once for each subscribed Agent, with that Agent's name."""
     if request.computerId is None:
         raise refused("computerId", "is missing")
     assert call.caller.office is not None

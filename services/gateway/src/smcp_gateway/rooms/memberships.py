@@ -50,9 +50,7 @@ class Memberships:
         A switch claims the new seat without an announcement, leaves the old one, and has the new one announced. A
         client that loses its new seat in between is in no office and is disconnected (ADR 0012).
 
-        Raises:
-            NotAllowed: the seat is another's, or an Agent would switch.
-            Unavailable, BusError: it cannot be decided now.
+        Raises NotAllowed (the seat is another's, or an Agent would switch), Unavailable, BusError.
         """
         present = session.membership
         if present is not None and present.office == request.office_id:
@@ -98,9 +96,7 @@ class Memberships:
     async def leave(self, session: Session, office_id: str, req_id: str) -> None:
         """End the membership of `session`; its calls that still run are cancelled, its other requests get 4103.
 
-        Raises:
-            NotInOffice: it is not in that office.
-            Unavailable, BusError: it cannot be done now; it stays a member.
+        Raises NotInOffice, or Unavailable and BusError: it cannot be done now, and it stays a member.
         """
         membership = session.membership
         if membership is None or membership.office != office_id:

@@ -179,12 +179,8 @@ class Office:
     def compare(
         self, members: Iterable[MemberKey], generation: int, capabilities: Mapping[str, Capabilities | None]
     ) -> None:
-        """Compare with the registry's list after an outage, and tell members the difference.
-
-        Args:
-            generation: after the outage; members that joined since then have missed nothing.
-            capabilities: of the Computers, from the list.
-        """
+        """Compare with the registry's list after an outage, and tell members the difference: those of earlier
+        generations, since later ones have missed nothing. `capabilities`: of the Computers, from the list."""
         difference = self.roster.compare(members)
         self.compared = generation
         missed_it = [session for session, membership in self.members.items() if membership.generation < generation]
@@ -248,10 +244,8 @@ class Offices:
         return self._offices.get(name)
 
     async def hold(self, name: str) -> Office:
-        """The office, subscribed to: nats-server knows the subscription on return. Each `hold` needs one `release`.
-
-        Raises BusError: it cannot subscribe now; the office is not held.
-        """
+        """The office, subscribed to: nats-server knows the subscription on return. Each `hold` needs one `release`,
+        unless it raises BusError."""
         office = self._offices.get(name)
         if office is None:
             office = self._offices[name] = Office(name, self)

@@ -44,11 +44,8 @@ class Roster:
         return self._newest // 2
 
     def event(self, member: MemberKey, *, entered: bool, epoch: int) -> bool | None:
-        """An enter or leave came. None: it is not newer than the last one.
-
-        True: tell only members that joined after the last outage; the others know it by the comparison, or missed what
-        came between. False: tell all.
-        """
+        """An enter or leave came. None: it is not newer than the last one. True: tell only members that joined after
+        the last outage; the others know it by the comparison, or missed what came between. False: tell all."""
         last = self._epochs.get(member)
         if last is not None and epoch <= last:
             return None

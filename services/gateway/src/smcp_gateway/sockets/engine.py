@@ -154,13 +154,10 @@ def _size(packet: Any) -> int:
 
 
 class Engine(engineio.AsyncServer):
-    """engine.io's server with an `Outbox` for each client.
+    """engine.io's server with an `Outbox` of `outbox_limit` bytes for each client.
 
-    Args:
-        max_message: bytes that one message of a client may have.
-        max_event: the same of messages that are no ack; the rest is dropped.
-        outbox_limit: bytes that may wait for a client that does not read.
-        ping_s: seconds between two pings; a client that hears nothing for twice as long takes the gateway for gone.
+    A message of a client has at most `max_message` bytes, or if it is no ack `max_event`: the rest is dropped. A client
+    is sent a ping each `ping_s` seconds; one that hears nothing for twice as long takes the gateway for gone.
     """
 
     def __init__(
@@ -325,10 +322,8 @@ class Engine(engineio.AsyncServer):
             await socket.check_ping_timeout()
 
     async def hang_up(self, sid: str, code: int) -> None:
-        """Close a client's connection, its WebSocket with `code`. What waits for it is still written, for a while.
-
-        Without engine.io's CLOSE: clients take that for the end, and a closed transport for a reason to come back.
-        """
+        """Close a client's connection, its WebSocket with `code`, after what waits for it. Without engine.io's CLOSE:
+        clients take that for the end, and a closed transport for a reason to come back."""
         socket = self.sockets.get(sid)
         if socket is not None:
             socket.queue.close_code = code

@@ -127,10 +127,8 @@ def event_frame(event: str, body: bytes) -> Frame:
 
 
 class Assembly:
-    """Puts one message together from its pieces, each as it comes: 32 MiB in one go would take 20 to 30 ms.
-
-    Of a message longer than `most` bytes only an answer is kept; of others, what comes after them is dropped.
-    """
+    """Puts one message together from its pieces, each as it comes: 32 MiB in one go would take 20 to 30 ms. What comes
+    after `most` bytes is kept of answers only."""
 
     __slots__ = ("_most", "size", "text")
 
@@ -246,14 +244,9 @@ READ_BY_PUBLISHED: Final = frozenset({404, 4006, 4007, 4008, *range(4014, 4020)}
 
 
 def ack_argument(row: Row | None, answer: Answer, max_message: int, *, flat_errors: bool) -> bytes:
-    """The argument for `answer`, in the shape of the row's events; 413 where the client could not take it.
-
-    Args:
-        row: None where no event of that name exists: then it is a flat error.
-        max_message: bytes that one message to this client may have.
-        flat_errors: the client reads flat errors of tool calls (else it gets a failed `CallToolResult`), and the
-            details of a refused join or leave as a third element.
-    """
+    """The argument for `answer`, in the shape of the row's events; 413 above `max_message` bytes. A client with
+    `flat_errors` reads those of tool calls (else it gets a failed `CallToolResult`), and the details of a refused join
+    or leave as a third element. `row` None: there is no such event."""
     if len(answer.body) > largest_reply(max_message):
         answer = failed(too_large(len(answer.body), max_message).body())
     shape = Ack.REPLY if row is None else row.ack

@@ -156,12 +156,7 @@ class Session:
         return None if self.membership is None else self.membership.seat
 
     def refusal(self, max_payload: int, *, begins: bool) -> SmcpError | None:
-        """Why its new event, which is counted already, is not handled.
-
-        Args:
-            max_payload: bytes of the largest request.
-            begins: the event is a join or a call.
-        """
+        """Why its new event, which is counted already, is not handled; `begins`: it is a join or a call."""
         if self.in_flight > MAX_IN_FLIGHT:
             return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
         most = IN_FLIGHT * max_payload
@@ -253,13 +248,8 @@ class Sessions:
 
 
 def greeting(request: web.Request, auth: object) -> tuple[int, bool, str | None, str | None]:
-    """What a client says when it connects: bytes of the largest message that it takes, whether it reads flat errors,
-    its `caller_key`, and the version of its protocol.
-
-    Args: the request that began the connection, and `auth` from CONNECT.
-
-    Raises TooLarge (`auth` is too long) or Malformed (a field has the wrong type).
-    """
+    """What a client says when it connects, by the first request and CONNECT's `auth`: bytes of the largest message that
+    it takes, whether it reads flat errors, its `caller_key`, and its version. Raises TooLarge, Malformed."""
     fields = {} if auth is None else auth
     if fields == OVERSIZED:
         raise TooLarge(f"auth: is longer than {AUTH_BYTES} bytes", details={"field": "auth", "limit": AUTH_BYTES})

@@ -161,10 +161,8 @@ class SocketIoServer:
         return True
 
     async def hang_up(self, session: Session, why: str) -> None:
-        """Close a client's connection; it comes back by itself if it wants.
-
-        A client that is leaving and waits for nothing gets `NOTHING_BEGUN`: later packets are not read.
-        """
+        """Close a client's connection; it comes back by itself if it wants. One that is leaving and waits for nothing
+        gets `NOTHING_BEGUN`: later packets are not read."""
         _log.info("a client is disconnected: %s", why, extra={"session": session.id})
         settled = session.leaving and session.in_flight == 0
         await self._engine.hang_up(session.engine_id, NOTHING_BEGUN if settled else WSCloseCode.OK)

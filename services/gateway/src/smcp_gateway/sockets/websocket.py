@@ -126,10 +126,7 @@ class Connection:
             engine.upgrading = False
 
     async def _text(self) -> bytes | bytearray | None:
-        """The next text message; None where the connection has ended.
-
-        aiohttp's `receive` would answer any number of pings in one go (`autoping`).
-        """
+        """The next text message; None where the connection has ended. `autoping` would answer all pings in one go."""
         whole = Assembly(self._server.max_event)
         while True:
             message = await self._socket.receive()
@@ -203,12 +200,9 @@ class Slices(asyncio.Protocol):
     copies when it has come as a whole, and unmasks it: 55 ms in one go.
 
     A large frame, and a fragment, is one piece or more: binary messages that belong to the text message after them. The
-    client's own binary messages are dropped: the protocol has none.
-
-    Args:
-        most: bytes of a frame; aiohttp refuses a longer one by its header.
-        mark: a message that aiohttp gets first. It reads it only where no other one has begun.
-        cut_off: is called where the client sends too many frames at once, or one that is not masked (RFC 6455, 5.1).
+    client's own binary messages are dropped: the protocol has none. aiohttp gets the message `mark` first, and reads it
+    only if no other one has begun. It refuses a frame of more than `most` bytes by its header. `cut_off` is called if
+    the client sends too many frames at once, or one that is not masked (RFC 6455, 5.1).
     """
 
     def __init__(self, inner: asyncio.Protocol, most: int, mark: bytes, cut_off: Callable[[], None]) -> None:
