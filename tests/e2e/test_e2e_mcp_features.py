@@ -276,7 +276,7 @@ FEATURES: Final[dict[str, Ask]] = {
 
 EXCEPTIONS: Final = {
     "arguments that do not fit (`get-sum`)": (
-        "Error 400: arguments.a: ",
+        "Error 400: params.a: ",
         "the Computer refuses them before the server is asked, and names the parameter",
     ),
     "elicitation: URL by the error -32042": (

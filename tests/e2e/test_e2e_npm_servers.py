@@ -78,7 +78,7 @@ def test_the_demo_prints_both_results_and_loses_no_call_when_a_gateway_is_killed
         timeout=DOWNLOAD_S,
     )
     assert told.returncode == 0, told.stderr
-    assert len(re.findall(r"^│ [0-9a-f]{8} \S", told.stdout, re.MULTILINE)) == 3
+    assert len(re.findall(r"^  [0-9a-f]{8} \S", told.stdout, re.MULTILINE)) == 3
     assert "Europe/Berlin" in told.stdout
     assert len(re.findall(r"\d ms, trace id [0-9a-f]{32}", told.stdout)) == 2
     said = " ".join(told.stdout.split())
