@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.confirmation import Answer, Asker
 from smcp_computer.handlers.tool_call import RECENT
 from smcp_computer.settings import ComputerSettings, Confirm
-from smcp_computer.tools import ToolRef
+from smcp_computer.tools import Target
+from smcp_proto.schemas.tools import ToolCallReq
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.computer_office import world
@@ -94,9 +95,7 @@ class Nobody:
         self.withdrawn = asyncio.Event()
         self.turn = asyncio.Lock()
 
-    async def ask(
-        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
-    ) -> Answer:
+    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
         self.asked.set()
         try:
             await asyncio.Event().wait()

@@ -94,9 +94,7 @@ class Says:
         self.asked = 0
         self.turn = asyncio.Lock()
 
-    async def ask(
-        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
-    ) -> Answer:
+    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
         self.asked += 1
         return self.answer
 

@@ -24,7 +24,8 @@ from smcp_computer.control import open_control
 from smcp_computer.main import app
 from smcp_computer.pins import FIELDS, HASH, Pins, entry_of, read_pins, readable_json
 from smcp_computer.settings import ComputerSettings
-from smcp_computer.tools import ToolRef
+from smcp_computer.tools import Target
+from smcp_proto.schemas.tools import ToolCallReq
 from smcp_service.files import UnusableFile
 from smcp_service.lifecycle import PlainFailure, plain_failures
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
@@ -195,7 +196,7 @@ async def test_a_tool_that_changes_while_its_call_is_confirmed_does_not_run(nats
     class Slow:
         turn = asyncio.Lock()
 
-        async def ask(self, ref: ToolRef, agent: str, params: Any, *, destructive: bool, user: str | None) -> Answer:
+        async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
             asked.set()
             await approved.wait()
             return Answer.YES

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +13,8 @@ from smcp_computer.confirmation import Answer
 from smcp_computer.mcp.server_log import log_file
 from smcp_computer.outbox import FINDER
 from smcp_computer.settings import LOGS, Confirm
-from smcp_computer.tools import ToolRef
+from smcp_computer.tools import Target
+from smcp_proto.schemas.tools import ToolCallReq
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -219,9 +219,7 @@ class Slow:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
         self.turn = asyncio.Lock()
 
-    async def ask(
-        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
-    ) -> Answer:
+    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
         self.asked.set()
         await self.answers.wait()
         return Answer.YES

@@ -57,11 +57,8 @@ class Asker(Protocol):
     def turn(self) -> asyncio.Lock:
         """Is held while asking: whoever is asked gets one approval request at a time."""
 
-    async def ask(
-        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
-    ) -> Answer:
-        """`destructive`: the MCP server says that the tool may destroy something (`destructiveHint`). `user`: for whom
-        the Agent calls, if it calls for others. Raises TerminalGone: nobody can be asked any more."""
+    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
+        """`user`: for whom the Agent calls, if for others. Raises TerminalGone: nobody can be asked any more."""
 
 
 def wanted(
@@ -98,6 +95,10 @@ def may_destroy(tool: types.Tool) -> bool:
     """What a server says of its tool, with MCP's defaults: a tool of which it says nothing may destroy something."""
     hints = tool.annotations
     return hints is None or (hints.read_only_hint is not True and hints.destructive_hint is not False)
+
+
+def _is_destructive(tool: types.Tool) -> bool:
+    return tool.annotations is not None and tool.annotations.destructive_hint is True
 
 
 class Confirmation:
@@ -171,14 +172,10 @@ class Confirmation:
     async def _asked(self, target: Target, request: ToolCallReq, user: str | None) -> Answer | None:
         """None: the answer to the call before this one is remembered."""
         assert self._asker is not None  # else `refused_by` says so
-        hints = target.tool.annotations
-        destructive = hints is not None and hints.destructive_hint is True
         async with self._asker.turn:
             if self._is_remembered(target):
                 return None
-            answer = await self._asker.ask(
-                target.ref, request.agent, request.params, destructive=destructive, user=user
-            )
+            answer = await self._asker.ask(target, request, user)
             if answer in (Answer.ALWAYS, Answer.HOUR):
                 until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
                 self._remembered[target.ref] = (_allowed(target), until)
@@ -241,14 +238,12 @@ class AtTerminal:
     def __str__(self) -> str:
         return "at this terminal"
 
-    async def ask(
-        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
-    ) -> Answer:
-        text, prompt, words = approval_text(ref, agent, params, user), _PROMPT, _WORDS
+    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
+        text, prompt, words = approval_text(target.ref, request.agent, request.params, user), _PROMPT, _WORDS
         if len(text) > LONGEST:
             return Answer.UNREADABLE
-        if destructive:  # not by one key
-            tool = printable(ref.tool)
+        if _is_destructive(target.tool):  # not by one key
+            tool = printable(target.ref.tool)
             prompt = (
                 f"It may destroy something. Type {tool!r} to run it [or 'always {tool}', 'hour {tool}'; Enter: no] "
             )
@@ -271,12 +266,11 @@ class ByProgram:
     def __str__(self) -> str:
         return f"by the program of {PROGRAM}"
 
-    async def ask(
-        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
-    ) -> Answer:
-        asked = {"server": ref.server, "tool": ref.tool, "agent": agent, "user": user, "params": params}
+    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
+        tool = {"server": target.ref.server, "tool": target.ref.tool, "destructive": _is_destructive(target.tool)}
+        asked = {**tool, "agent": request.agent, "user": user, "params": request.params}
         with TemporaryFile() as question:  # no pipe: a program may end before it has read all, or anything
-            question.write(json.dumps({**asked, "destructive": destructive}).encode())
+            question.write(json.dumps(asked).encode())
             question.seek(0)
             try:
                 program = await asyncio.create_subprocess_exec(*self._command, stdin=question, stdout=DEVNULL)
