@@ -215,20 +215,22 @@ async def test_a_long_result_is_cut_and_can_be_read_on() -> None:
             shown, image, link = result.content
             assert (shown, image) == (TextContent(whole[:100]), ImageContent(PNG, "image/png"))
             assert isinstance(link, LinkContent)
-            assert link.name == f"characters 0 to 100 of {len(whole)}; read on from offset 100"
+            assert link.name == f"characters 0 to 100 of {len(whole)}; read on here"
             assert (result.structured_content, result.raw["structuredContent"]) == (None, None)
             assert result.raw["content"][-1]["uri"] == link.uri
-            assert agent.read_result(link.uri, 0).text == whole
+            start = link.uri.partition("?")[0]
+            assert agent.read_result(start).text == whole
             rest = agent.read_result(link.uri)
             assert (rest.text, len(rest.content)) == (whole[100:], 1)
-            page = agent.read_result(link.uri, 7, max_chars=3)
+            page = agent.read_result(f"{start}?offset=7", max_chars=3)
             next_page = page.content[-1]
             assert isinstance(next_page, LinkContent)
             assert (page.text, agent.read_result(next_page.uri).text) == (whole[7:10], whole[10:])
-            with pytest.raises(Malformed, match=f"^offset: a whole number from 0 to {len(whole)}$"):
-                agent.read_result(link.uri, len(whole) + 1)
-            with pytest.raises(Malformed, match=r"^offset: a whole number"):
-                agent.read_result(link.uri + "0" * 5000)
+            for wrong_offset in (str(len(whole) + 1), "-1", "x", "1" * 5000):
+                with pytest.raises(
+                    Malformed, match=f"^uri: its offset has to be a whole number from 0 to {len(whole)}$"
+                ):
+                    agent.read_result(f"{start}?offset={wrong_offset}")
             with pytest.raises(NotFound, match="call the tool again"):
                 agent.read_result("a2c-result://other")
             assert (await agent.call_tool("red", "log", max_chars=len(whole))).structured_content is not None
@@ -249,13 +251,14 @@ async def test_a_model_reads_on_in_a_result_that_was_cut() -> None:
             assert shown == "0123"
             uri = link.partition("(")[2].rstrip(")")
             read = []
-            for offset in (4, 8):
-                message = (await agent.run_openai_tool_calls([chat_call(READ_RESULT, uri=uri, offset=offset)]))[0]
-                read.append(message["content"].split("\n"))
-            assert [each[0] for each in read] == ["4567", "89"]
-            assert "read on from offset 8" in read[0][1]
-            wrong = (await agent.run_openai_tool_calls([chat_call(READ_RESULT, uri=uri, offset="x")]))[0]
-            assert wrong["content"] == "Error 400: offset: a whole number from 0 to 10"
+            for _ in range(2):
+                message = (await agent.run_openai_tool_calls([chat_call(READ_RESULT, uri=uri)]))[0]
+                text, *more = message["content"].split("\n")
+                read.append(text)
+                uri = more[0].partition("(")[2].rstrip(")") if more else "x"
+            assert (read, uri) == (["4567", "89"], "x")
+            wrong = (await agent.run_openai_tool_calls([chat_call(READ_RESULT, uri=uri)]))[0]
+            assert wrong["content"].startswith("Error 404: x is not kept")
             await agent.openai_tools()
             assert "there is no tool" in (await agent.run_tool(READ_RESULT, {"uri": uri})).text
 
@@ -285,22 +288,22 @@ def test_the_newest_texts_are_kept_up_to_a_bound() -> None:
     previews, large = Previews(), "y" * (KEPT_CHARS // 2)
     first, second = (uri_of(previews.cut(long_result(large), 10)) for _ in range(2))
     with pytest.raises(NotFound):
-        previews.read(first, 0, 3)
-    assert previews.read(second, 1, 3).content[0] == TextContent("yyy")
+        previews.read(first, 3)
+    assert previews.read(second, 3).content[0] == TextContent("yyy")
 
 
 def test_a_number_of_texts_is_kept_however_short_they_are() -> None:
     previews = Previews()
     uris = [uri_of(previews.cut(long_result("yy"), 1)) for _ in range(KEPT_TEXTS + 1)]
     with pytest.raises(NotFound):
-        previews.read(uris[0], 0, 1)
-    assert previews.read(uris[1], 0, 1).text
+        previews.read(uris[0], 1)
+    assert previews.read(uris[1], 1).text
 
 
 def test_a_text_is_read_by_the_user_alone_for_whom_the_tool_was_called() -> None:
     previews = Previews()
     uri = uri_of(previews.cut(long_result("0123456789"), 3, "anna"))
-    assert previews.read(uri, 0, 9, "anna").text
+    assert previews.read(uri, 9, "anna").text
     for other in ("eve", None):
         with pytest.raises(NotFound):
-            previews.read(uri, 0, 9, other)
+            previews.read(uri, 9, other)

@@ -391,7 +391,7 @@ async def test_each_client_says_in_its_url_where_results_are_cut_and_reads_on_in
                 text, link = result.content
                 assert (text, result.structured_content) == (TextContent(text=LONG[:cut]), None)
                 assert isinstance(link, ResourceLink)
-                assert link.name == f"characters 0 to {cut} of {len(LONG)}; read on from offset {cut}"
+                assert link.name == f"characters 0 to {cut} of {len(LONG)}; read on here"
                 pages = await pages_of(client, link.uri)
                 assert ("".join(pages), set(map(len, pages[:-1]))) == (LONG[cut:], {300})
                 garbled = link.uri.partition("=")[0] + "=x"

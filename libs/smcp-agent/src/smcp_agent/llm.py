@@ -42,10 +42,7 @@ logger = logging.getLogger(__name__)
 _READER: Final = SMCPTool(
     name=READ_RESULT,
     description="Reads on in a result that was too long to be shown whole, where its link says so.",
-    params_schema={
-        "properties": {"uri": {"type": "string"}, "offset": {"type": "integer", "minimum": 0}},
-        "required": ["uri", "offset"],
-    },
+    params_schema={"properties": {"uri": {"type": "string"}}, "required": ["uri"]},
 )
 
 
@@ -154,8 +151,7 @@ class ModelMethods(ToolCallMethods):
                 await self._choose()
             given = _arguments(arguments)
             if name == READ_RESULT and self._max_chars is not None:
-                offset: Any = given.get("offset", 0)  # whatever the model wrote
-                return self.read_result(str(given.get("uri")), offset, max_chars=self._max_chars)
+                return self.read_result(str(given.get("uri")), max_chars=self._max_chars)
             known = self._given or {}
             if (pair := known.get(str(name))) is None:
                 raise NotFound(f"there is no tool {name!r}{did_you_mean(str(name), known)}")

@@ -151,16 +151,15 @@ class Previews:
             oldest = next(uri for uri, (_, owner) in self._texts.items() if owner == most)
             held[most] -= max(least, len(self._texts.pop(oldest)[0]))
 
-    def read(self, uri: str, offset: object, max_chars: int, user: str | None = None) -> CallResult:
-        """The text from a character on (None: where the link says). Raises NotFound, Malformed."""
+    def read(self, uri: str, max_chars: int, user: str | None = None) -> CallResult:
+        """The text from where the link says. Raises NotFound, Malformed."""
         name, _, said = uri.partition(_OFFSET)
         whole, owner = self._texts.get(name, (None, None))
         if whole is None or owner != user:
             raise NotFound(f"{name} is not kept (any more): call the tool again, for less", details={"uri": uri})
-        if offset is None:
-            offset = int(said) if said.isdecimal() and len(said) < 20 else said or 0
-        if not isinstance(offset, int) or not 0 <= offset <= len(whole):
-            raise refused("offset", f"a whole number from 0 to {len(whole)}")
+        offset = int(said or 0) if (said or "0").isdecimal() and len(said) < 20 else -1
+        if not 0 <= offset <= len(whole):
+            raise refused("uri", f"its offset has to be a whole number from 0 to {len(whole)}")
         return CallResult(content=tuple(map(content_block, _page(name, whole, offset, max_chars))))
 
 
@@ -179,6 +178,6 @@ def _is_text(block: Content) -> bool:
 def _page(uri: str, whole: str, offset: int, max_chars: int) -> list[dict[str, Any]]:
     """A content block with the text from `offset`, and a link where there is more."""
     end = offset + max_chars
-    name = f"characters {offset} to {end} of {len(whole)}; read on from offset {end}"
+    name = f"characters {offset} to {end} of {len(whole)}; read on here"
     link = [{"type": "resource_link", "uri": f"{uri}{_OFFSET}{end}", "name": name}] if end < len(whole) else []
     return [{"type": "text", "text": whole[offset:end]}, *link]

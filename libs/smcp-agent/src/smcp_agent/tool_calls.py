@@ -206,10 +206,10 @@ class ToolCallMethods:
                 traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
             return result
 
-    def read_result(self, uri: str, offset: int | None = None, *, max_chars: int = MAX_CHARS) -> CallResult:
-        """The text of a result that `max_chars` cut, from a character on; None: from where its link says. The last
-        content is a link where there is more. Raises NotFound: it is not kept any more, or another user's."""
-        return self._previews.read(uri, offset, allowed_chars(max_chars), _user())
+    def read_result(self, uri: str, *, max_chars: int = MAX_CHARS) -> CallResult:
+        """The text of a result that `max_chars` cut, from where its link says. The last content is a link where there
+        is more. Raises NotFound: it is not kept any more, or another user's."""
+        return self._previews.read(uri, allowed_chars(max_chars), _user())
 
     def _progressed(self, data: Mapping[str, Any]) -> None:
         try:
