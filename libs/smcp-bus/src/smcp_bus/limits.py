@@ -6,6 +6,7 @@ it than the others (`surplus`).
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 SLOWEST: Final = 16 * 1024
@@ -72,20 +73,18 @@ SHARE: Final = 4
 three others."""
 
 
+@dataclass(eq=False, slots=True)
 class Grant:
     """A share of a budget; it is `given` from its turn until it is released."""
 
-    __slots__ = ("_budget", "given", "office", "size", "start")
-
-    def __init__(self, budget: "ByteBudget", size: int, office: str, start: Callable[[], None] | None) -> None:
-        self._budget = budget
-        self.start = start
-        self.office = office
-        self.size = size
-        self.given = False
+    budget: "ByteBudget"
+    size: int
+    office: str
+    start: Callable[[], None] | None = None
+    given: bool = False
 
     def release(self) -> None:
-        self._budget.release(self)
+        self.budget.release(self)
 
 
 class ByteBudget:
@@ -119,7 +118,7 @@ class ByteBudget:
         size = min(size, self.limit)
         if not self._may_hold(office, size) or self.used + size > self.limit:
             return None
-        return self._give(Grant(self, size, office, None))
+        return self._give(Grant(self, size, office))
 
     def release(self, grant: Grant) -> None:
         office = grant.office
