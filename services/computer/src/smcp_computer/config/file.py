@@ -7,6 +7,7 @@ The servers stand under `servers`, under `mcpServers`, or at the top level. Each
 import asyncio
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -83,7 +84,7 @@ def read_config(path: Path) -> ComputerConfig:
         if host.env_file is None or not isinstance(server, MCPServerStdioConfig | None):
             continue
         try:
-            env_files.append(path.parent / _expanded(host.env_file))
+            env_files.append(_beside(path, host.env_file))
             variables = read_env_file(env_files[-1])
         except ConfigError as error:
             problems.append(f"{config.places[name].field('env_file')}: {host.env_file!r}: {error}")
@@ -113,7 +114,7 @@ def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
     own = other_mcp_hosts.own_document(document)
     for body in own["servers"].values():
         if "env_file" in body:
-            body["env_file"] = str(path.absolute().parent / _expanded(body["env_file"]))
+            body["env_file"] = str(_beside(path.absolute(), body["env_file"]))
     return own, config
 
 
@@ -159,11 +160,8 @@ def read_env_file(path: Path) -> dict[str, str]:
     return variables
 
 
-def _expanded(path: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise ConfigError("begins with the home directory of a user that is not known here") from None
+def _beside(file: Path, env_file: str) -> Path:
+    return file.parent / os.path.expanduser(env_file)  # noqa: PTH111 -- a home that is not known is no error of its own
 
 
 def content_of(path: Path) -> bytes:
