@@ -90,6 +90,24 @@ async def test_a_shutdown_that_hangs_is_ended() -> None:
         await serve_until_stopped(never_leaves(), stop, leave_within_s=0.1)
 
 
+async def test_a_shutdown_that_hangs_after_a_background_task_has_failed_is_ended() -> None:
+    @asynccontextmanager
+    async def never_leaves() -> AsyncIterator[None]:
+        async with background() as tasks:
+            tasks.start(_raise(ValueError("a mistake")), name="dies")
+            try:
+                yield
+            finally:
+                await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(5) as limit:
+            await serve_until_stopped(never_leaves(), asyncio.Event(), leave_within_s=0.1)
+
+    assert raised.group_contains(ValueError, match="a mistake")
+    assert not limit.expired()
+
+
 async def test_a_time_out_of_the_service_itself_is_not_mistaken_for_a_stop() -> None:
     @asynccontextmanager
     async def times_out() -> AsyncIterator[None]:

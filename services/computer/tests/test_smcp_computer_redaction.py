@@ -98,10 +98,12 @@ def test_all_strings_of_a_value_are_redacted_and_nothing_else() -> None:
     assert redactor.redact_json(value) == {"isError": True, "content": content, "n": 1, "of <redacted>": None}
 
 
-def test_a_number_and_a_short_word_at_the_beginning_of_a_line_are_redacted_in_a_failure() -> None:
+def test_a_number_and_a_short_word_behind_a_control_character_are_redacted_in_a_failure() -> None:
     redactor = Redactor()
     redactor.learn(["4711", "abcd"])
-    assert redactor.redact_json({"text": "key:\nabcd", "n": 2**70}) == {"text": "key:\n<redacted>", "n": 2**70}
+    for before in "\n\b\f\0\x1b":
+        value = {"text": f"key:{before}abcd", "n": 2**70}
+        assert redactor.redact_json(value) == {"text": f"key:{before}<redacted>", "n": 2**70}
     assert redactor.redact_json({"pin": 4711}) == '{"pin":<redacted>}'
 
 

@@ -144,10 +144,12 @@ async def serve_until_stopped(
             with plain_failures():
                 await stack.enter_async_context(service)
             state = "serving"
-            await stop.wait()
-            state = "leaving"
-            if leave_within_s is not None:
-                limit.reschedule(loop.time() + leave_within_s)
+            try:
+                await stop.wait()
+            finally:  # also where a background task has failed
+                state = "leaving"
+                if leave_within_s is not None:
+                    limit.reschedule(loop.time() + leave_within_s)
     except TimeoutError:
         if not limit.expired():
             raise

@@ -95,8 +95,8 @@ def _escaped(value: str) -> re.Pattern[str]:
     if pattern.startswith("\\"):
         pattern = rf"(?<!\\){pattern}"
     if len(value) < MIN_WITHIN_WORDS:
-        # in JSON `\n` is before the first word of a line
-        pattern = rf"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])){pattern}(?![A-Za-z0-9])"
+        # in JSON a control character before the word ends with a letter or digit, as in `\n` and `\u0000`
+        pattern = rf"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{{4}})){pattern}(?![A-Za-z0-9])"
     return re.compile(pattern)
 
 
