@@ -111,15 +111,9 @@ class Authenticator:
     async def authenticate(
         self, token: str | None, source: str, *, sent_in: str = HEADER_FORM, audience: str | None = None
     ) -> Principal:
-        """The holder of a token.
-
-        Args:
-            source: the address that a wrong token is counted under.
-            audience: the one of a JWT may be this in place of the settings'.
-            sent_in: where the client may send its token, for the message that it sent none.
-
-        Raises NotAuthenticated; RateLimited: too many wrong tokens from this address; Unavailable: not checked now.
-        """
+        """The holder of a token. A wrong one is counted under the address `source`; a JWT may be for `audience`, too;
+        `sent_in` is for the message that there is none. Raises NotAuthenticated; RateLimited: too many wrong tokens
+        came from this address; Unavailable: not checked now."""
         try:
             return await self._holder_of(token, sent_in, audience)
         except NotAuthenticated as error:

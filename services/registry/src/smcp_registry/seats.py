@@ -39,11 +39,8 @@ class Seats:
     ) -> tuple[Decision, StoredMember]:
         """Give the seat to the claimant, or say why not; returns the record that stands then. Idempotent by the claim.
 
-        Unavailable also where the present owner cannot be asked, or the claimant does not say that it means its claim.
-
-        Args:
-            until: when the claimant stops waiting (loop time).
-            from_silent: the member itself asks, so that it may come back from an owner that is suspended.
+        Unavailable also where the present owner cannot be asked, or the claimant does not say until `until` (loop time)
+        that it means its claim. `from_silent`: the member itself asks, so it may come back from a suspended owner.
         """
         decision = Decision(Action.REFUSE)
         removed: MemberRecord | None = None

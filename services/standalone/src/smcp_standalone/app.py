@@ -54,11 +54,8 @@ class System:
 async def open_system(
     options: UpOptions, settings: UpSettings, directory: Path, environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[System]:
-    """Run everything while the body runs; leaving it drains the Computer first and stops nats-server last.
-
-    `environ` is for the placeholders of the Computer's configuration. Raises Failure, also in the body where
-    nats-server ended by itself.
-    """
+    """Run everything while the body runs; leaving it drains the Computer first and stops nats-server last. `environ` is
+    for the placeholders of the Computer's configuration. Raises Failure, also where nats-server ends by itself."""
     async with open_nats_server(up_model(options), directory / "nats") as nats, background() as tasks:
         tasks.start(nats.wait_for_end(), name="nats-server")
         ready = Readiness()

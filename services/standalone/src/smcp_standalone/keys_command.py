@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 from getpass import getuser
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from smcp_auth.grants import UNLIMITED
 from smcp_bus.audit import Event
 from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError, describe
-from smcp_bus.nats.bus import open_bus
+from smcp_bus.nats.bus import Bus, open_bus
 from smcp_proto.validation import malformed
 from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure
@@ -30,8 +30,6 @@ app = typer.Typer(
     help="Keep the file of API keys: who may connect to a gateway, and as whom. A gateway reads it when it changes.",
     no_args_is_help=True,
 )
-
-EVENTS: Final = "smcp_standalone.events"
 
 File = Annotated[
     Path,
@@ -109,10 +107,9 @@ def remove(
     """Remove a key. Gateways end what is connected by it within two seconds."""
     entries = key_file.read(file)
     removed = [entry for entry in entries if entry.id == key] or [entry for entry in entries if entry.subject == key]
-    if removed:
-        _recorded("removed", removed, lambda: key_file.remove(file, key))
     if not removed:
         raise Failure(f"{file}: there is no key with the id or subject {key!r}")
+    _recorded("removed", removed, lambda: key_file.remove(file, key))
     for entry in removed:
         typer.echo(f"removed {_line(entry)}")
 
@@ -122,18 +119,20 @@ def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], ob
     settings = load_settings(ServiceSettings)
 
     async def record() -> str | None:
-        async with AsyncExitStack() as stack:
-            bus = None
-            if settings.audit_file is None:
-                try:
-                    bus = await stack.enter_async_context(open_bus(command_config(settings, "smcp-keys")))
-                except BusError as error:
-                    return describe(error)
-            trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, name="smcp keys"))
-            for entry in entries:
-                trail.write(Event("key", outcome, subject=entry.subject, name=getuser(), event=entry.id))
-            await trail.close()
-            return trail.problem or ("no answer in time" if trail.waiting else None)
+        connection: AbstractAsyncContextManager[Bus | None] = nullcontext()
+        if settings.audit_file is None:
+            connection = open_bus(command_config(settings, "smcp-keys"))
+        try:
+            async with (
+                connection as bus,
+                open_trail("smcp_standalone.events", settings, bus, name="smcp keys") as trail,
+            ):
+                for entry in entries:
+                    trail.write(Event("key", outcome, subject=entry.subject, name=getuser(), event=entry.id))
+                await trail.close()
+                return trail.problem or ("no answer in time" if trail.waiting else None)
+        except BusError as error:
+            return describe(error)
 
     configure_logging("smcp-keys", level="critical")
     problem = None if settings.audit == "off" else asyncio.run(record())

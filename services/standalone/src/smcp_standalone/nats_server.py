@@ -50,10 +50,8 @@ def find_binary() -> str:
 
 @asynccontextmanager
 async def open_nats_server(model: NatsModel, directory: Path) -> AsyncIterator[NatsServer]:
-    """Run nats-server with the configuration, credentials and records in `directory`, until the block is left.
-
-    It has a process group of its own, so that the services can drain after a ctrl-C; it ends when this process dies.
-    """
+    """Run nats-server with the configuration, credentials and records in `directory`. It has its own process group,
+    so that the services can drain after a ctrl-C; it ends when this process dies."""
     written = nats_server_conf.write(model, directory)
     log = directory / "nats-server.log"
     ports = directory / "ports"

@@ -46,7 +46,6 @@ PAGE: Final = 300
 Model = TypeVar("Model", bound=BaseModel)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
-Office = Annotated[str, typer.Argument(metavar="OFFICE")]
 
 
 def advertise_run(url: str, credentials: Path, agents_url: str) -> AbstractContextManager[None]:
@@ -149,7 +148,7 @@ def offices(as_json: AsJson = False) -> None:
     _look(show)
 
 
-def room(office: Office, as_json: AsJson = False) -> None:
+def room(office: Annotated[str, typer.Argument(metavar="OFFICE")], as_json: AsJson = False) -> None:
     """List the members of an office, without being one."""
     check_office(office)
 

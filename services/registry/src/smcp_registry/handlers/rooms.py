@@ -145,16 +145,10 @@ class Handlers:
         records.sort(key=_seat)
         behind = records if request.after is None else [each for each in records if _seat(each) > request.after]
         page = behind[: request.limit]
+        shown = {"role", "name", "a2c_version", "moving"}
         members = [
-            contract.RoomMember(
-                role=record.role,
-                name=record.name,
-                since=time_of(record.since),
-                by=record.credential,
-                a2c_version=record.a2c_version,
-                moving=record.moving,
-            )
-            for record in page
+            contract.RoomMember(since=time_of(each.since), by=each.credential, **each.model_dump(include=shown))
+            for each in page
         ]
         return contract.Room(office=request.office, members=members, more=len(behind) > len(page))
 
