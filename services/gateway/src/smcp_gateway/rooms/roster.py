@@ -1,8 +1,7 @@
 """The members of an office, as its members on this gateway know them. Decides which enters and leaves are new.
 
-Enters and leaves carry epochs (`smcp_bus.bus.EPOCH`) and may come twice, late, or not at all (in an outage). The
-roster keeps the last epoch of each member, so it drops what is not newer. It also keeps who is present, so it drops
-what a comparison with the registry's list has announced already.
+Enters and leaves carry epochs (`smcp_bus.bus.EPOCH`) and may come twice, late, or not at all (in an outage). The roster
+drops what is not newer than the last one of its member, and what a comparison with a list has announced already.
 """
 
 from collections.abc import Iterable
@@ -28,20 +27,15 @@ class Difference(NamedTuple):
 class Roster:
     def __init__(self) -> None:
         self._epochs: dict[MemberKey, int] = {}
-        self._present: set[MemberKey] = set()
+        self.present: set[MemberKey] = set()
         self._changed: set[MemberKey] = set()
-        self._newest = 0
         self.known = False
         """Whether it was compared with the registry's list at least once."""
 
     @property
-    def present(self) -> frozenset[MemberKey]:
-        return frozenset(self._present)
-
-    @property
     def revision(self) -> int:
         """The newest revision that was heard of. A list must have reached it."""
-        return self._newest // 2
+        return max(self._epochs.values(), default=0) // 2
 
     def event(self, member: MemberKey, *, entered: bool, epoch: int) -> bool | None:
         """An enter or leave came. None: it is not newer than the last one. True: tell only members that joined after
@@ -52,18 +46,17 @@ class Roster:
         heard_of = self.known or last is not None
         self._epochs[member] = epoch
         self._changed.add(member)
-        self._newest = max(self._newest, epoch)
-        changed = entered != (member in self._present)
+        changed = entered != (member in self.present)
         if entered:
-            self._present.add(member)
+            self.present.add(member)
         else:
-            self._present.discard(member)
+            self.present.discard(member)
         self._forget()
         return heard_of and not changed
 
     def learn(self, members: Iterable[MemberKey]) -> None:
         if not self.known:
-            self._present |= {member for member in members if member not in self._epochs}
+            self.present |= {member for member in members if member not in self._epochs}
             self.known = True
 
     def ask(self) -> None:
@@ -72,14 +65,14 @@ class Roster:
 
     def compare(self, members: Iterable[MemberKey]) -> Difference:
         """Compare with a list after an outage. Events since `ask` count more than the list."""
-        now = (set(members) - self._changed) | (self._present & self._changed)
-        before, self._present, self.known = self._present, now, True
+        now = (set(members) - self._changed) | (self.present & self._changed)
+        before, self.present, self.known = self.present, now, True
         return Difference(sorted(now - before), sorted(before - now), sorted(now & before))
 
     def _forget(self) -> None:
-        if len(self._epochs) <= len(self._present) + REMEMBERED:
+        if len(self._epochs) <= len(self.present) + REMEMBERED:
             return
-        self._changed &= self._present
-        gone = sorted((epoch, member) for member, epoch in self._epochs.items() if member not in self._present)
+        self._changed &= self.present
+        gone = sorted((epoch, member) for member, epoch in self._epochs.items() if member not in self.present)
         for _, member in gone[: len(gone) // 2]:
             del self._epochs[member]
