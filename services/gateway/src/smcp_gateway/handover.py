@@ -60,8 +60,7 @@ class Moves:
     settings: GatewaySettings
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _going: set[Session] = field(default_factory=set, init=False)
-    """Sessions above the fair share that are being sent away; their seats are being kept."""
-    _expired: set[Session] = field(default_factory=set, init=False)
+    """Sessions above the fair share, or without a valid token, that are being sent away."""
     _share: int | None = field(default=None, init=False)
     _sockets_at_renewal: int = field(default=0, init=False)
     """The number of sockets that the fair share was computed from. Later ones do not count as surplus."""
@@ -122,10 +121,10 @@ class Moves:
                 await authenticator.refresh()
                 for session in self.sessions:
                     principal = session.principal
-                    if principal is None or session in self._expired:
+                    if principal is None or session in self._going:
                         continue
                     if (why := authenticator.ended(principal)) is not None:
-                        self._expired.add(session)
+                        self._going.add(session)
                         ends.create_task(self._end(session, why, may_return=authenticator.may_return(principal)))
 
     async def _end(self, session: Session, why: str, *, may_return: bool) -> None:
@@ -135,7 +134,7 @@ class Moves:
                 await self.repair.keep_seat(session)
             await self.transport.hang_up(session, why)
         finally:
-            self._expired.discard(session)
+            self._going.discard(session)
 
     def describe(self) -> LeaseRenewal:
         """The content of a lease renewal. The fair share is unknown until the answer comes."""

@@ -1,5 +1,6 @@
 """The gateway's metrics."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from smcp_bus.operations import measure_lease, measure_owner
@@ -47,8 +48,4 @@ def measure(gateway: "Gateway") -> None:
 
 
 def _by_role(sessions: Sessions) -> dict[str, int]:
-    roles = {"agent": 0, "computer": 0}
-    for session in sessions.members():
-        if session.role is not None:
-            roles[session.role] += 1
-    return roles
+    return {"agent": 0, "computer": 0} | Counter(session.role for session in sessions.members() if session.role)
