@@ -215,7 +215,6 @@ class OfficeSummary(_Contract):
 class Offices(_Contract):
     offices: list[OfficeSummary]
     more: bool
-    """There are others behind the last one."""
 
 
 class RoomQuestion(_Contract):
@@ -240,7 +239,6 @@ class Room(_Contract):
     office: str
     members: list[RoomMember]
     more: bool = False
-    """There are others behind the last one."""
 
 
 class RecordsQuestion(_Contract):

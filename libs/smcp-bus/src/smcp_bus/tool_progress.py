@@ -5,6 +5,7 @@ A `ProgressThrottle` stands at the call's owner, and one at the Agent's gateway.
 
 import asyncio
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import orjson
@@ -23,12 +24,9 @@ MAX_NOTE_BYTES: Final = 8 * 1024
 """A longer note is dropped unread: it has room for the longest text, six bytes for each character."""
 
 _FIELDS: Final = set(ToolProgress.model_fields)
-_OWN_CALL: Final[Mapping[str, str]] = {}
-
-NoteCounts = dict[str, int]
 
 
-def note_counts() -> NoteCounts:
+def note_counts() -> dict[str, int]:
     """How many notes were `sent`, were `replaced` by a newer one before, and were `dropped`: malformed, or of a call
     that is over."""
     return {"sent": 0, "replaced": 0, "dropped": 0}
@@ -46,8 +44,8 @@ class ProgressThrottle:
     def __init__(
         self,
         send: Note,
-        counts: NoteCounts,
-        call: Mapping[str, str] = _OWN_CALL,
+        counts: dict[str, int],
+        call: Mapping[str, str] = MappingProxyType({}),
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._send: Note | None = send
