@@ -216,12 +216,14 @@ class ResourceHandlers:
         return self._enveloped(request, payload, server, {"result": result})
 
     def _enveloped(self, request: RequestEnvelope, payload: JsonRpcRequest, server: str | None, answer: Json) -> Answer:
-        envelope: dict[str, Any] = {"roomId": request.roomId, "computerId": self.name}
-        if server is not None:
-            envelope["serverId"] = server
-        if request.req_id is not None:
-            envelope["req_id"] = request.req_id
-        reply = {**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}}
+        named = {"serverId": server, "req_id": request.req_id}
+        given = {name: value for name, value in named.items() if value is not None}
+        reply = {
+            "roomId": request.roomId,
+            "computerId": self.name,
+            **given,
+            "payload": {"jsonrpc": "2.0", "id": payload.id, **answer},
+        }
         return Answer(exact_json.written(reply))
 
 

@@ -179,7 +179,7 @@ class _Reaper:
         self.users = 0
         self._control, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 -- our own program
+            self.process = subprocess.Popen(  # noqa: S603 -- our own program
                 [sys.executable, "-I", "-S", reaper.__file__, str(theirs.fileno()), str(own_cgroup() or "")],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -188,14 +188,10 @@ class _Reaper:
                 start_new_session=True,
             )
 
-    @property
-    def runs(self) -> bool:
-        return self._process.poll() is None
-
     @classmethod
     @asynccontextmanager
     async def in_use(cls) -> "AsyncIterator[_Reaper]":
-        if cls.current is None or not cls.current.runs:
+        if cls.current is None or cls.current.process.poll() is not None:
             cls.current = cls()
         used = cls.current
         used.users += 1
@@ -218,10 +214,10 @@ class _Reaper:
         """Wait for its end, which comes when nothing is left of the servers that it started."""
         self._control.close()
         try:
-            self._process.wait(2 * reaper.GRACE_S)
+            self.process.wait(2 * reaper.GRACE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
 
 
 def kill_children() -> None:

@@ -19,7 +19,7 @@ from smcp_proto.errors import Unavailable
 from smcp_proto.printable import did_you_mean
 from smcp_proto.sorting import server_order
 from smcp_proto.tool_results import time_limit
-from smcp_proto.uris import host_of, parse_dpe_uri, parse_window_uri, scheme_of, without_query
+from smcp_proto.uris import DPE, WINDOW, host_of, parse_dpe_uri, parse_window_uri, scheme_of, without_query
 from smcp_proto.validation import refused
 
 
@@ -28,16 +28,13 @@ def checked_uri(uri: str) -> str:
     It keeps its query; of a `window://` URI the query is dropped. Raises Malformed: it is not valid; `details.reason`
     begins with the part or the parameter that is wrong.
     """
+    parsers: dict[str, Callable[[str], object]] = {DPE: parse_dpe_uri, WINDOW: parse_window_uri}
+    scheme = scheme_of(uri)
     try:
-        match scheme_of(uri):
-            case "dpe":
-                parse_dpe_uri(uri)
-            case "window":
-                parse_window_uri(uri)
-                return without_query(uri)
+        parsers.get(scheme, str)(uri)
     except ValueError as error:
         raise refused("payload.params.uri", str(error)) from None
-    return uri
+    return without_query(uri) if scheme == WINDOW else uri
 
 
 Found = TypeVar("Found")
@@ -75,12 +72,8 @@ class Directory:
         return replace(self, hidden=hidden) if hidden else self
 
     def check(self, server: str, kind: Kind = "resources") -> None:
-        """Raises:
-        NotAllowed: the server is not for this caller.
-        NotFound: there is no such server here.
-        Unavailable: it is not ready.
-        Malformed: it has none of that kind; `details.smcp_code` is `SMCP_RESOURCE_NOT_SUPPORTED`.
-        """
+        """Raises NotAllowed: the server is not for this caller; NotFound: there is none; Unavailable: it is not ready;
+        Malformed: it has none of that kind (`details.smcp_code` is `SMCP_RESOURCE_NOT_SUPPORTED`)."""
         self.check_known(server)
         supervisor = self._supervisors[server]
         if not supervisor.ready:
