@@ -251,11 +251,8 @@ def attributes(tool: types.Tool, configured: ToolMeta | None, change: str | None
 
 
 def _simple(value: Any) -> AttributeValue:
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return value
-    return _json(value)
+    is_texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return value if value is None or is_texts or isinstance(value, str | bool | int | float) else _json(value)
 
 
 def _json(value: Any) -> str:

@@ -295,15 +295,14 @@ class GetResources:
         server = asked.mcp_server
         if server in self._access.hidden(call.caller):
             raise not_allowed("mcp_server")
-        reply: dict[str, Any] = {"code": 4014, "message": "MCP Server not registered", "mcp_server": server}
+        refusal: dict[str, Any] = {"code": 4014, "message": "MCP Server not registered", "mcp_server": server}
         if (supervisor := self._supervisors.get(server)) is None:
-            return Answer(exact_json.written(reply))
+            return Answer(exact_json.written(refusal))
         if not supervisor.ready:
             raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
         if (resources := supervisor.resources) is None:
             message = "MCP Server does not support 'resources' capability"
-            reply |= {"code": 4015, "message": message, "capability": "resources"}
-            return Answer(exact_json.written(reply))
+            return Answer(exact_json.written({**refusal, "code": 4015, "message": message, "capability": "resources"}))
         try:
             page, following = await resources.list_page(asked.cursor, timeout=Budget(call).left)
         except RequestRefused as error:
@@ -312,7 +311,7 @@ class GetResources:
             raise refused("cursor", str(error)) from None
         except ServerError as error:
             raise flat(error) from None
-        reply = {"resources": list(filter(None, map(_published, page))), "req_id": asked.req_id}
+        reply: dict[str, Any] = {"resources": list(filter(None, map(_published, page))), "req_id": asked.req_id}
         if following is not None:
             reply["next_cursor"] = following
         return Answer(exact_json.written(reply))

@@ -149,12 +149,10 @@ class ServerEvents:
 
 def event_of(server: str, message: object) -> ServerEvent | None:
     """The event for a notification of a server of MCP 2025; None: one that we do not follow."""
-    match message:
-        case types.ToolListChangedNotification():
-            return ToolsChanged(server)
-        case types.ResourceListChangedNotification():
-            return ResourcesChanged(server)
-        case types.ResourceUpdatedNotification(params=params):
-            return ResourceUpdated(server, params.uri)
-        case _:
-            return None
+    if isinstance(message, types.ToolListChangedNotification):
+        return ToolsChanged(server)
+    if isinstance(message, types.ResourceListChangedNotification):
+        return ResourcesChanged(server)
+    return (
+        ResourceUpdated(server, message.params.uri) if isinstance(message, types.ResourceUpdatedNotification) else None
+    )

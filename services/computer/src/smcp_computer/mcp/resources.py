@@ -16,7 +16,6 @@ import anyio.abc
 import mcp_types as types
 from mcp.client.subscriptions import ResourcesListChanged, SubscriptionLost, ToolsListChanged
 from mcp.client.subscriptions import ResourceUpdated as Updated
-from mcp.client.subscriptions import ServerEvent as Change
 from mcp.shared.exceptions import MCPError
 
 from smcp_bus import exact_json
@@ -49,6 +48,7 @@ AT_ONCE: Final = 8
 only queue up in it, and a few hide the way to it."""
 STEADY_S: Final = 10.0
 """A server that was ready for so long, or a stream that was open for so long, is not one that always ends."""
+EVENTS: Final = {ToolsListChanged: ToolsChanged, ResourcesListChanged: ResourcesChanged}
 DRAIN_S: Final = 0.5
 """How long the old stream is read beside the new one: over HTTP an earlier notification on it may arrive late."""
 
@@ -183,8 +183,11 @@ class ListenStream:
                     is_open, began = True, loop.time()
                     self._replace(scope)  # before it is read: it may end at once
                     task_status.started(frozenset(events.honored.resource_subscriptions or ()))
-                    async for event in events:
-                        self._tell(event)
+                    async for change in events:
+                        if isinstance(change, Updated):
+                            self._notify(ResourceUpdated(self._server, change.uri))
+                        elif (event := EVENTS.get(type(change))) is not None:
+                            self._notify(event(self._server))
             except (SubscriptionLost, MCPError):
                 if not is_open:
                     raise
@@ -215,17 +218,6 @@ class ListenStream:
         if self._open is None:
             self._is_broken = True
             self._needed.set()
-
-    def _tell(self, change: Change) -> None:
-        match change:
-            case ToolsListChanged():
-                self._notify(ToolsChanged(self._server))
-            case ResourcesListChanged():
-                self._notify(ResourcesChanged(self._server))
-            case Updated(uri=uri):
-                self._notify(ResourceUpdated(self._server, uri))
-            case _:
-                pass
 
     def _catch_up(self) -> None:
         was_open, self._lost, self._was_open = self._was_open, False, True
