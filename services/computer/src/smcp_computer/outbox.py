@@ -48,13 +48,7 @@ gateway. Raises SmcpError (refused), BusError (it may have been taken)."""
 
 class ComputerOutbox(Outbox):
     def __init__(
-        self,
-        tell: TellOffice,
-        tasks: Background,
-        *,
-        office: str,
-        computer: str,
-        may_tell: Callable[[], bool],
+        self, tell: TellOffice, tasks: Background, *, office: str, computer: str, may_tell: Callable[[], bool]
     ) -> None:
         self._holding = 0
         self._held: dict[str, bytes] = {}

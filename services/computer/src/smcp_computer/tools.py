@@ -349,11 +349,6 @@ def _schema(target: Target) -> Schema | None:
     try:
         return Schema(target.tool.input_schema)
     except ValueError as error:
-        why = str(error).partition("\n")[0]
-        _log.warning(
-            "MCP server %r: the schema of the tool %r cannot be used (%s); its arguments are not checked",
-            target.ref.server,
-            target.ref.tool,
-            why,
-        )
+        what = "MCP server %r: the schema of the tool %r cannot be used (%s); its arguments are not checked"
+        _log.warning(what, target.ref.server, target.ref.tool, str(error).partition("\n")[0])
         return None

@@ -329,11 +329,7 @@ def _published(item: object) -> dict[str, Any] | None:
 
 
 def resource_handlers(
-    settings: ComputerSettings,
-    fleet: Fleet,
-    access: Access,
-    resources: OfferedResources,
-    tasks: Background,
+    settings: ComputerSettings, fleet: Fleet, access: Access, resources: OfferedResources, tasks: Background
 ) -> dict[str, Handler]:
     """By event."""
     index, history, events = resources.index, resources.history, fleet.events

@@ -208,14 +208,13 @@ def _bounded(response: httpx2.Response, limit: int, max_values: int) -> Callable
     the error."""
 
     async def read() -> bytes:
-        found, size = [], 0
+        found = bytearray()
         async with aclosing(response.aiter_bytes()) as parts:
             async for part in parts:
-                size += len(part)
-                if size > limit:
+                found += part
+                if len(found) > limit:
                     raise httpx2.StreamError(ABOVE_LIMIT)
-                found.append(part)
-        body = b"".join(found)
+        body = bytes(found)
         try:
             await exact_json.check_cost(body, max_values, "the answer")
         except TooLarge:
