@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Unpack
 
-from pydantic import ValidationError
-
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.audit_sinks import ApprovalSink, open_trail
@@ -174,7 +172,7 @@ class _OfficeNotifications:
                 case "leave_office":
                     whose = LeaveOfficeNotification.model_validate_json(incoming.body)
                     self._moved(whose.agent, whose.computer, int(incoming.headers.get(EPOCH, "")), left=True)
-        except (ValidationError, ValueError):
+        except ValueError:  # also pydantic's
             _log.warning("a notification that cannot be read was ignored")
 
     def _moved(self, agent: str | None, computer: str | None, epoch: int, *, left: bool) -> None:

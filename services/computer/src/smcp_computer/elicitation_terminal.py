@@ -6,14 +6,13 @@ from typing import Any, Final
 
 from smcp_computer.elicitation import Answers, ElicitationRefused, Elicitations
 from smcp_computer.json_schema import Schema
-from smcp_computer.terminal import Terminal, TerminalGone
+from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone
 from smcp_computer.tools import Target
 from smcp_proto.printable import printable
 
 ACTIONS: Final[Mapping[str, str]] = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline", "": "cancel"}
 """MCP's actions of an ElicitResult, by the words for them."""
 BOOLEANS: Final[Mapping[str, bool]] = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
-AGAIN: Final[Mapping[str, bool]] = {"y": True, "yes": True, "": True, "n": False, "no": False}
 
 
 class InputTerminal:
@@ -47,7 +46,7 @@ async def _answer(terminal: Terminal, asks: str, params: Mapping[str, Any]) -> d
     while (mistake := Schema(schema).mistake(content := await _filled_in(terminal, schema))) is not None:
         path, why = mistake
         wrong = f"{printable('.'.join(path) or 'the form')}: {printable(why)}"
-        if not await terminal.ask(wrong, "Fill it in again? [Y/n] ", AGAIN):
+        if not await terminal.ask(wrong, "Fill it in again? [Y/n] ", {**YES_OR_NO, "": True}):
             return {"action": "cancel"}
     return {"action": "accept", "content": content}
 
