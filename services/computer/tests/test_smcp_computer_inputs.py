@@ -181,7 +181,7 @@ async def test_a_program_runs_once_for_all_servers_and_again_when_its_definition
     resolver = InputResolver(config.inputs, {"PATH": os.environ["PATH"]})
     resolved = await asyncio.gather(*(resolver.resolve(server) for server in config.servers.values()))
     assert [arguments(server) for server in resolved] == [["one"]] * 3
-    resolver.follow(parse_config(json.dumps({"mcpServers": servers, "inputs": [definition("two")]})).inputs)
+    resolver.definitions = parse_config(json.dumps({"mcpServers": servers, "inputs": [definition("two")]})).inputs
     assert arguments(await resolver.resolve(config.servers["a"])) == ["two"]
     assert (tmp_path / "program.ran").read_text() == "\n\n"
 

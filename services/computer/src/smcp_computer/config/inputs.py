@@ -80,7 +80,8 @@ def variable_of(input_id: str) -> str:
 class InputResolver:
     """Programs run once, and the user is asked once, as long as the definition of the input stays the same."""
 
-    _inputs: Mapping[str, MCPServerInput]
+    definitions: Mapping[str, MCPServerInput]
+    """By id; those of a changed file take their place."""
     _environ: Mapping[str, str]
     _: KW_ONLY
     store: SecretStore | None = None
@@ -93,10 +94,6 @@ class InputResolver:
         self._found: dict[str, str] = {}
         """What programs printed and the user said, by the definition."""
         self._finding: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-
-    def follow(self, inputs: Mapping[str, MCPServerInput]) -> None:
-        """Take over the inputs of a changed file."""
-        self._inputs = inputs
 
     def read_store(self) -> None:
         """Raises SecretsError. It may wait for a keyring."""
@@ -129,14 +126,14 @@ class InputResolver:
         self.redactor.learn(
             value
             for each, value in values.items()
-            if is_secret_value(each, self._inputs.get(each.name) if each.kind == "input" else None, value)
+            if is_secret_value(each, self.definitions.get(each.name) if each.kind == "input" else None, value)
         )
         body = server.model_dump(exclude_unset=True)
         body["server_parameters"] = replace_all(parameters, values.__getitem__)
         problems: list[str] = []
         resolved = checked(SERVER_CONFIG.validate_python, body, problems)
         if resolved is None:
-            definitions = [self._inputs[each.name] for each in placeholders if each.kind == "input"]
+            definitions = [self.definitions[each.name] for each in placeholders if each.kind == "input"]
             printed = any(isinstance(definition, MCPServerCommandInput) for definition in definitions)
             for definition in definitions:
                 self._found.pop(definition.model_dump_json(), None)  # another time it may be right
@@ -154,13 +151,13 @@ class InputResolver:
             given = self._given(definition, default=True)
             return program if given is None else given[0]
 
-        every = self._inputs.values()
+        every = self.definitions.values()
         return [{"id": each.id, "description": each.description, "source": source(each)} for each in every]
 
     async def _value(self, server: str, placeholder: Placeholder) -> str:
         if placeholder.kind == "env":
             return self._environ[placeholder.name]
-        definition = self._inputs[placeholder.name]
+        definition = self.definitions[placeholder.name]
         key = definition.model_dump_json()
         async with self._finding[key]:  # other servers may want it at the same time
             if (given := self._given(definition, default=self.terminal is None)) is not None:
@@ -188,9 +185,9 @@ class InputResolver:
         """Why a placeholder has no value, as far as that is known without running a program or asking the user."""
         if placeholder.kind == "env":
             return None if placeholder.name in self._environ else f"{placeholder}: the environment variable is not set"
-        definition = self._inputs.get(placeholder.name)
+        definition = self.definitions.get(placeholder.name)
         if definition is None:
-            return no_input(placeholder, self._inputs)
+            return no_input(placeholder, self.definitions)
         given = self._given(definition, default=self.terminal is None)
         if given is None:
             can_be_found = isinstance(definition, MCPServerCommandInput) or self.terminal is not None

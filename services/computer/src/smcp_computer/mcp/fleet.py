@@ -170,7 +170,7 @@ class Fleet:
         changes = changed(self.config, config)
         self.config = config
         self._note_disabled()
-        self.inputs.follow(config.inputs)
+        self.inputs.definitions = config.inputs
         for name in changes.relabelled:
             self._supervisors[name].relabel(config.servers[name], _host(config, name))
         for name in sorted(changes.removed | changes.restarted):
