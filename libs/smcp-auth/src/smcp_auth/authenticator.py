@@ -1,7 +1,4 @@
-"""From a client's token to its principal, and the end of what a token allows: expiry, removed keys, revoked tokens.
-
-Knows nothing of HTTP servers and sockets; those that ask say what address a wrong token is counted under.
-"""
+"""From a client's token to its principal, and the end of what a token allows: expiry, removed keys, revoked tokens."""
 
 import asyncio
 import logging
@@ -33,8 +30,7 @@ _KEY_ID: Final = 32
 LOOK_S: Final = 1.0
 """How often services look which tokens have expired or were revoked (seconds)."""
 WRONG_TOKENS: Final = Rate(20 / 60, 60.0)
-"""Of one address, and under the id of one key: 20 at once, then one in 3 s. That stops guessing, and not our clients:
-each tries its token at most six times in a minute."""
+"""Of one address, and under the id of one key: 20 at once, then one in 3 s. Our clients try six times in a minute."""
 REVOKED: Final = "the token was revoked"
 
 _log: Final = logging.getLogger("smcp_auth")

@@ -1,7 +1,4 @@
-"""The principal of a client, the grants of its key or token, the check of a join against them, and revoked JWTs.
-
-What it may ask of Computers is checked by `smcp_bus.callers`, at gateways and at Computers.
-"""
+"""The principal of a client, the grants of its key or token, the check of a join against them, and revoked JWTs."""
 
 import json
 from dataclasses import dataclass
@@ -101,8 +98,7 @@ class Principal:
 
 
 def decide(grants: Grants, *, office: str, role: Role, name: str | None) -> NotAllowed | None:
-    """The refusal (`details.field`) of a seat that is not granted; None: it is. The office is checked first: somebody
-    without access to it learns nothing else."""
+    """The refusal (`details.field`) of a seat that is not granted; None: it is. The office is checked first."""
     if not any(matches(pattern, office) for pattern in grants.offices):
         return NotAllowed("the token is not for this office", details={"field": "office_id"})
     if role not in grants.roles:

@@ -1,7 +1,6 @@
 """Verifies JSON Web Tokens, and caches the keys of their issuer.
 
-The key determines the algorithm: HS256 is checked only with the shared secret, RS256 and ES256 only with a public key
-of that kind. A token that names another algorithm, or `none`, is refused.
+The key determines the algorithm: HS256 is for the shared secret alone, RS256 and ES256 for public keys of that kind.
 """
 
 import asyncio
@@ -41,7 +40,7 @@ RSA_BITS: Final = 2048
 SHARED: Final = "HS256"
 PUBLIC: Final = ("RS256", "ES256")
 SECRET_BYTES: Final = 32
-"""The length of the shortest accepted secret (RFC 7518, 3.2)."""
+"""Of the shortest accepted secret (RFC 7518, 3.2)."""
 LATEST: Final = 253_402_300_799
 """The last second of the year 9999. JSON has numbers that no clock and no float has."""
 

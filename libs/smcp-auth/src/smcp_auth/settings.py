@@ -134,8 +134,7 @@ class QuotaSettings(ServiceSettings):
 
 
 def check_auth(settings: AuthSettings, variable: str, host: str) -> None:
-    """Raises SettingsError for settings that are wrong or let anybody in, naming each. `variable` says where clients
-    connect: at `host`."""
+    """Raises SettingsError, naming each wrong setting. `variable` says where clients connect: at `host`."""
     problems, jwks = [], settings.auth_jwks or ""
     if settings.auth_with_tokens and settings.auth_audience is None:
         problems.append(

@@ -1,8 +1,7 @@
 """Announces enters and leaves to offices, from the log of records.
 
 All registries share one durable consumer on the `members` bucket's own stream. It hands out one record at a time, to
-any of them, and the next one after that was acknowledged; a registry that dies in between loses nothing, since after
-`ACK_WAIT_S` another gets the same record. So a notification may come twice or late; its epoch tells.
+any of them; if that registry dies, another gets the same record. A notification that comes twice has the same epoch.
 """
 
 import contextlib

@@ -38,8 +38,7 @@ from smcp_registry.store import ANSWER_S
 PAGE: Final = 100
 """Messages in a page at most."""
 PAGE_BYTES: Final = 448 * 1024
-"""Of a page as it is sent, which has to be one message: to fetch the parts of a larger answer, an operator would have
-to publish to a registry's inbox, which it may not."""
+"""Of a page as it is sent, which has to be one message: an operator may not fetch the parts of a larger answer."""
 
 
 @dataclass(eq=False, repr=False)
@@ -83,8 +82,7 @@ class Audit:
         )
 
     async def approval(self, request: Approval, call: Call) -> Nothing:
-        """A Computer tells what was answered when it asked whether a tool may run. What it may not say is where: that
-        is in the subject, which nats-server lets nobody else use."""
+        """A Computer tells what was answered when it asked whether a tool may run; where, its subject says."""
         office, _, computer = named(call)
         if self.trail.sink is None:
             raise Unavailable("the registries record nothing (SMCP_AUDIT)")

@@ -1,7 +1,6 @@
 """The leases of owner processes, and the query whether one of them lives (`alive`).
 
-A lease is renewed by its process, and runs out by itself in the store; all registries watch that. A process whose lease
-ran out may live all the same, and one whose lease lives may have lost a session.
+All registries watch them. A process whose lease ran out may live; one whose lease lives may have lost a session.
 """
 
 import asyncio

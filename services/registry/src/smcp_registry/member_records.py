@@ -1,7 +1,6 @@
 """The record of one seat: an office's Agent, or a Computer's name in an office. It is JSON in the bucket `members`.
 
-A leave is a record too (a tombstone). Every record says which notification its change needs (`announce`), so the
-bucket's stream is the log of enters and leaves.
+A leave is one, too (a tombstone). Each says what to announce, so the bucket's stream is the log of enters and leaves.
 """
 
 from datetime import UTC, datetime

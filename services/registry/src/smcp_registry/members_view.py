@@ -1,7 +1,6 @@
 """The watched view of the bucket `members`: who is in which office, as of a revision.
 
-It lags behind the store by a fraction of a millisecond, and by more while the connection is down. Code that must
-not miss a change waits until the view has reached its revision.
+It lags behind the store: code that must not miss a change waits until the view has reached its revision.
 """
 
 import asyncio
@@ -44,8 +43,7 @@ class Tombstone(NamedTuple):
 
 
 class MembersView(View):
-    """`revision` decreases only while a bucket that was made anew is empty. Living owners assert their members again
-    within `lease_s` (seconds) after that."""
+    """`revision` decreases only while a bucket that was made anew is empty; owners then assert again in `lease_s`."""
 
     def __init__(self, *, lease_s: float = 10.0) -> None:
         super().__init__()

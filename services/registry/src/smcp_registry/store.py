@@ -50,8 +50,7 @@ HISTORY: Final = 64
 """Changes of one seat that are kept for the announcer, should all registries be away. It is the most a bucket keeps."""
 NO_ANSWER: Final = "the registry's store does not answer now"
 START_S: Final = 30.0
-"""How long the store may take to be usable when a registry starts (seconds). A new cluster elects its leader and then
-one for each bucket; a lost round takes up to 9 s. The process is not ready until then."""
+"""How long the store may take to be usable when a registry starts (seconds): a new cluster elects many leaders."""
 PAUSE_S: Final = 0.25
 """Between two requests to JetStream while nobody answers: leaders are elected, or a node reads its file again."""
 NAME_IN_USE: Final = 10058

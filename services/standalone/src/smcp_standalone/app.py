@@ -1,6 +1,5 @@
-"""The whole system in one process: nats-server as a child, and a registry, a gateway and a Computer beside it.
-
-Each has its own credential and connection, with the permissions that it would have on a machine of its own.
+"""The whole system in one process: nats-server as a child, and a registry, a gateway and a Computer beside it, each
+with the credential, permissions and connection that it would have on a machine of its own.
 """
 
 import logging
@@ -114,7 +113,7 @@ async def open_system(
 
 
 def _share(stack: AsyncExitStack, file: AbstractContextManager[None], otherwise: str) -> None:
-    """Leave a file for other commands while the system runs. One that cannot be written is no reason to end."""
+    """One that cannot be written is no reason to end."""
     try:
         stack.enter_context(file)
     except OSError as error:

@@ -1,7 +1,4 @@
-"""The records of the audit trail as they are read: from a file; chosen, checked, and as CSV.
-
-`smcp_bus.audit` says what a record holds. A record is checked as the bytes that were written.
-"""
+"""The records of the audit trail (`smcp_bus.audit`) as they are read: from a file; chosen, checked, and as CSV."""
 
 import csv
 import io

@@ -42,8 +42,7 @@ RESPONSE_EXPIRES_S: Final = MAX_TIMEOUT_S + 60
 """How long a Computer may answer: the longest call, and a minute."""
 RESPONSES: Final = 512
 """Messages that a Computer may send to one reply subject: an answer, up to 320 notes of progress
-(`smcp_bus.tool_progress.SHARE`), and the pulls of a request (8 MiB are 16 to 32 of them; a larger SMCP_MAX_PAYLOAD has
-room too). nats-server keeps the same for each request whatever the number."""
+(`smcp_bus.tool_progress.SHARE`), and the pulls of a request: 8 MiB are 16 to 32 of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,10 @@ from smcp_service.settings import LogLevel, ServiceSettings, SettingsError, load
 
 ANSWERS_S: Final = 0.5
 """How long processes may take to answer an operator (seconds): nobody knows how many there are."""
-
 ANSWER_S: Final = 5.0
 """How long NATS, and then a registry, may take to answer (seconds)."""
-
 PAGE: Final = 300
-"""Offices or members in an answer: an operator can read none that is larger than one message."""
+"""Offices or members in an answer, which has to be one message."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -132,9 +130,8 @@ def offices(as_json: AsJson = False) -> None:
         found: list[OfficeSummary] = []
         page = Offices(offices=[], more=True)
         while page.more:
-            page = await ask(
-                bus, "offices", OfficesQuestion(after=found[-1].office if found else "", limit=PAGE), Offices
-            )
+            after = found[-1].office if found else ""
+            page = await ask(bus, "offices", OfficesQuestion(after=after, limit=PAGE), Offices)
             found += page.offices
         if as_json:
             typer.echo(printable_json({"offices": [each.model_dump() for each in found]}, indent=None))

@@ -41,8 +41,7 @@ class Callers:
                 await self.view.synced.wait()
 
     async def caught_up(self, revision: int, call: Call) -> None:
-        """Wait until the view has this revision, and what this registry has confirmed itself: who joined elsewhere and
-        asks here, or the other way round, need not be listed yet. Raises Unavailable."""
+        """Wait until the view has this revision, and what this registry has confirmed itself. Raises Unavailable."""
         revision = max(revision, self.members.written)
         if not await self.view.reached(revision, min(ANSWER_S, _left(call) * 0.9)):
             raise Unavailable("the registry has not seen yet what you know of the office; ask again")

@@ -1,6 +1,5 @@
 """Handlers of joins, leaves, room lists, and notifications to an office (events.txt; computer.txt, resources); of what
-processes say of themselves (`lease`: that it lives; `assert`: which members it holds); and of what operators ask about
-all offices.
+processes say of themselves (`lease`, `assert`); and of what operators ask about all offices.
 """
 
 import asyncio
