@@ -92,10 +92,9 @@ class _Loop(uvloop.Loop):
 def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     """Run `main` on a new loop of uvloop (see `_Loop`) and give the exit code of the process.
 
-    The first SIGTERM or SIGINT sets the stop event, the second calls `at_once` (it removes what must not stay behind
-    even so, and must not wait) and exits with 1. SIGHUP, unless it is ignored or handled, only sets the event.
-    A `PlainFailure` is printed to standard error, any other `Failure` logged as a sentence, any other error with its
-    traceback and a last line that sums it up; errors of a task group are logged one by one.
+    The first SIGTERM or SIGINT sets the stop event, the second calls `at_once` (which must not wait) and exits with 1.
+    SIGHUP, unless it is ignored or handled, only sets the event. A `PlainFailure` is printed to standard error, another
+    `Failure` logged as a sentence, any other error with its traceback and a last line that sums it up.
     """
     try:
         try:
@@ -125,11 +124,8 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
 async def serve_until_stopped(
     service: AbstractAsyncContextManager[object], stop: asyncio.Event, *, leave_within_s: float | None = None
 ) -> None:
-    """Enter `service`, wait for `stop`, and leave it, which drains it.
-
-    `stop` also ends an entering that has not finished (NATS is not there yet). Raises Failure when `leave_within_s` was
-    not enough, and PlainFailure where the service says why it cannot be entered.
-    """
+    """Enter `service`, wait for `stop`, and leave it, which drains it. `stop` also ends an entering that has not
+    finished. Raises Failure when `leave_within_s` was not enough, PlainFailure where it cannot be entered."""
     loop, limit, state = asyncio.get_running_loop(), asyncio.timeout(None), "entering"
     stopped = asyncio.create_task(stop.wait())
 

@@ -105,7 +105,6 @@ class Level:
         self._apply(level)
 
     def set(self, level: str) -> None:
-        """Change it, and say so."""
         logging.getLogger(__name__).warning("the level of the log is now %s (it was %s)", level, self.name)
         self._apply(level)
 
@@ -122,7 +121,6 @@ class Level:
 
 
 LEVEL: Final = Level()
-"""Of the one log that a process has."""
 
 
 class _Lines(logging.StreamHandler[TextIO]):

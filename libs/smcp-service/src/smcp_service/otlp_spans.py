@@ -1,8 +1,7 @@
 """Spans over OTLP/HTTP: they are written as protobuf here, and sent by OpenTelemetry's exporter.
 
-OpenTelemetry's encoder makes a protobuf object for each attribute, which costs a gateway more CPU than the rest of a
-trace. Nearly all attributes are the same in many spans, so their bytes are kept. Texts of errors are left out, since
-they quote arguments: a status keeps its code, an exception its type.
+OpenTelemetry's encoder makes a protobuf object for each attribute, which costs more CPU than the rest of a trace. Most
+attributes are the same in many spans, so their bytes are kept. Texts of errors are left out: they quote arguments.
 """
 
 import gzip

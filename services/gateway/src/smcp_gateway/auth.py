@@ -39,12 +39,8 @@ async def check(authenticator: Authenticator, request: web.Request) -> None:
 async def admit(authenticator: Authenticator, request: web.Request, auth: object) -> Principal:
     """Authenticate a client that connects to the namespace, by its first request and `auth` from CONNECT.
 
-    Raises:
-        NotAuthenticated: no token, or one that is not accepted.
-        NotAllowed: the client says that it will call for users, and its token may not.
-        RateLimited: too many wrong tokens from this address. `details.retry_after_s`
-        Malformed: `auth.token` is not a string, or differs from the header's.
-        Unavailable: the token cannot be checked now.
+    Raises NotAuthenticated, NotAllowed (it says that it will call for users, and may not), RateLimited (too many wrong
+    tokens from this address), Malformed (`auth.token`), Unavailable (the token cannot be checked now).
     """
     token = auth.get(FIELD) if isinstance(auth, Mapping) else None
     if token is not None and not isinstance(token, str):

@@ -69,7 +69,6 @@ class PendingCall:
     subject: str = ""
     """The identity of who calls, or for whom: its owner knows the call by it, too."""
     body: bytes = field(default=b"", repr=False)
-    """Its request as JSON, from the first try over the bus on."""
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
     arrives_until: float = 0.0
@@ -147,7 +146,6 @@ class CallTable:
         return connected_at <= self._went_on_at
 
     def of_session(self, session: str) -> list[PendingCall]:
-        """The calls of a session, the oldest first."""
         return list(self._by_session.get(session, ()))
 
     async def run(self, call: PendingCall, work: Coroutine[object, object, Answer]) -> Answer:
@@ -211,17 +209,15 @@ class _Owner:
     heard_at: float = 0.0
     gated_since: float | None = None
     queries: int = 0
-    """That are not answered yet."""
 
 
 class OwnerProbe:
     """Asks the owners of Computers after the calls that wait for them: a dead owner is noticed within a second.
 
-    The bus does not say that a receiver died after a request was delivered. So the owner of each call that is older
-    than a moment is asked `pending`, again and again (ADR 0003). What it learns ends a call with 503 and
-    `details.may_have_run`, or with 404 where the registry says that the Computer has left. `details.gone` says that a
-    repeat would find nobody: nobody serves the subject, or the owner is silent, or not confirmed, for most of a lease.
-    It is left out just after a node of NATS has gone: the owner may be connecting to another one while its calls go on.
+    The bus does not say that a receiver died after a request was delivered, so owners are asked `pending`, again and
+    again (ADR 0003). What that tells ends a call with 503 and `details.may_have_run`, or with 404 where the registry
+    says that the Computer has left. `details.gone` says that a repeat would find nobody; not just after a node of NATS
+    has gone, since the owner may be connecting to another one.
     """
 
     def __init__(self, bus: Bus, registry: RegistryClient, calls: CallTable, *, lease_s: float) -> None:

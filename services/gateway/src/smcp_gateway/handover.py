@@ -1,8 +1,8 @@
 """Sends clients away: all of them when this gateway stops, those above its fair share, and those whose token is over.
 
-When it stops, each client goes at its slot, once nothing is in flight for it, or after `SHARE` of the drain time. Then
-the registry keeps its seat (*moving*), no new work starts for it (*leaving*), and its connection is closed when its
-calls have ended. Calls that still run at the end of the drain time are answered 503 (ADR 0011).
+When it stops, each client goes once nothing is in flight for it, or after `SHARE` of the drain time: the registry keeps
+its seat (*moving*), no new work starts for it (*leaving*), and its connection is closed when its calls have ended, at
+the end of the drain time with 503 (ADR 0011).
 """
 
 import asyncio

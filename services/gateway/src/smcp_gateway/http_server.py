@@ -45,7 +45,6 @@ class HttpServer:
         self.app.add_routes([web.route(method, PATH, self._pass_on) for method in ("GET", "POST", "OPTIONS")])
         self.listener: Listener
         self.health: Listener
-        """For `/metrics` and `/statz`, which are not for clients."""
         self.answer: Answer | None = None
         """Answers requests while the gateway serves; before and after they get 503."""
 

@@ -44,7 +44,6 @@ PAUSE_S: Final = 0.1
 
 _OBSERVE: Final = log_fields(bind_call)
 Answered = Callable[[bytes | SmcpError], None]
-"""Given the acknowledgement's JSON object, or the error."""
 
 
 class SocketIoComputer:
@@ -124,7 +123,6 @@ class SocketIoComputer:
         return to_reply(answer)
 
     def changed(self) -> None:
-        """It announces a change: its tools may be others."""
         self._hints = {}
 
     def close(self) -> None:

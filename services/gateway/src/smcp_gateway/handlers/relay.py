@@ -55,7 +55,6 @@ _below: Final = partial(use_span, record_exception=False, set_status_on_exceptio
 WAIT_S: Final = 4.5
 """How long a request waits for a member that nobody answers for (seconds); counted anew where the Computer moves."""
 FIND_S: Final = 0.5
-"""How long the registry has to answer then (seconds)."""
 RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
 DEEPEST: Final = 200

@@ -38,7 +38,6 @@ PAGE_S: Final = 12.0
 MOST: Final = 32
 """Computers that are asked for one page; after that the page is empty, too."""
 ITEMS: Final = {"resources_list": "resources", "resources_templates_list": "resourceTemplates"}
-"""By verb: the field of a result with the items."""
 SERVERS_LEFT_OUT: Final = "a2c_skipped_servers"
 """In `meta` of a Computer's page: the MCP servers whose items are missing."""
 METHOD_NOT_FOUND: Final = -32601

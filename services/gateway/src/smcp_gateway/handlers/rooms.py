@@ -17,7 +17,7 @@ from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.rooms.repair import Repair
-from smcp_gateway.sockets.session import Sessions
+from smcp_gateway.sockets.session import Membership, Sessions
 from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, ToolProgressReq, UpdateCapabilitiesReq
 from smcp_proto.schemas.rooms import RESTARTS
@@ -58,10 +58,7 @@ class Rooms:
             await self.memberships.leave(session, request.office_id, call.req_id)
 
     async def list_room(self, request: ListRoomReq, call: Call) -> Answer:
-        session = self.sessions.get(call.caller.session)
-        membership = session.membership if session is not None else None
-        if membership is None:
-            raise NotInOffice(NOT_A_MEMBER)
+        membership = self._membership(call)
         body = request.model_dump_json(exclude_unset=True).encode()
         office = self.offices.get(membership.office)
         # the answering registry must know at least what the caller has heard
@@ -70,32 +67,31 @@ class Rooms:
 
     async def update(self, request: BaseModel, call: Call) -> None:
         """Pass the event on unchanged, after the Computer's waiting resource updates."""
-        caller, loop = call.caller, asyncio.get_running_loop()
+        membership, loop = self._membership(call), asyncio.get_running_loop()
         ends = loop.time() + self.registry.room_s
-        assert caller.office is not None
-        assert caller.role is not None
-        assert caller.name is not None
-        owned = self.computers.of(caller.session, caller.office)
+        owned = self.computers.of(call.caller.session, membership.office)
         if owned is not None:
             owned.changed()
             with suppress(BusError, SmcpError, TimeoutError):  # they are retried later; this event is not
                 async with asyncio.timeout_at(ends):
                     await owned.updates.flush()
-        seat, body = (caller.office, caller.role, caller.name), exact_json.written(call.payload)
-        await self.registry.tell(*seat, call.row.verb, body, timeout=ends - loop.time(), req_id=call.req_id)
-        session = self.sessions.get(caller.session)
-        membership = session.membership if session is not None else None
-        if isinstance(request, UpdateCapabilitiesReq) and membership is not None and membership.office == caller.office:
-            # if the registry loses the record, the claim restores it
+        body, left = exact_json.written(call.payload), ends - loop.time()
+        await self.registry.tell(*membership.seat, call.row.verb, body, timeout=left, req_id=call.req_id)
+        if isinstance(request, UpdateCapabilitiesReq):  # if the registry loses the record, the claim restores it
             update = {"capabilities": capabilities_text(request.capabilities)}
             membership.claim = membership.claim.model_copy(update=update)
 
     async def tool_progress(self, request: ToolProgressReq, call: Call) -> None:
         """A Computer on Socket.IO says how far a call is: for who waits for it, and not for the office."""
-        assert call.caller.office is not None
-        owned = self.computers.of(call.caller.session, call.caller.office)
+        owned = self.computers.of(call.caller.session, call.caller.office or "")
         if owned is not None:  # else it has just left
             owned.progressed(request)
+
+    def _membership(self, call: Call) -> Membership:
+        session = self.sessions.get(call.caller.session)
+        if session is None or session.membership is None:
+            raise NotInOffice(NOT_A_MEMBER)
+        return session.membership
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:

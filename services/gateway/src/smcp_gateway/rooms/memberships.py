@@ -45,10 +45,8 @@ class Memberships:
     _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
-        """Make `session` a member, or change nothing.
-
-        A switch claims the new seat without an announcement, leaves the old one, and has the new one announced. A
-        client that loses its new seat in between is in no office and is disconnected (ADR 0012).
+        """Make `session` a member, or change nothing. A switch claims the new seat without an announcement, leaves the
+        old one, and has the new one announced. A client that loses its new seat in between is disconnected (ADR 0012).
 
         Raises NotAllowed (the seat is another's, or an Agent would switch), Unavailable, BusError.
         """
@@ -119,11 +117,8 @@ class Memberships:
             await self.lost(session)
 
     def gone(self, session: Session, *, goodbye: bool) -> None:
-        """The client has disconnected: cancel its calls, then end its membership.
-
-        An Agent whose connection broke (no `goodbye`) has `GRACE_S` to come back and repeat its calls. Its record
-        stays for so long, but its seat is free for another. A member that moves keeps its seat.
-        """
+        """The client has disconnected: cancel its calls, then end its membership. An Agent whose connection broke (no
+        `goodbye`) has `GRACE_S` to come back and repeat its calls; until then its seat is free for another."""
         calls = self.calls.abandon(session.id)
         lost_at = None if goodbye else asyncio.get_running_loop().time()
         membership = session.membership

@@ -1,7 +1,5 @@
 """The offices whose members this gateway holds: passes their notifications from NATS to the sessions, and makes those
-that a comparison after an outage finds.
-
-A gateway subscribes to an office only while it holds a member of it, or a session is joining it.
+that a comparison after an outage finds. It subscribes to an office only while it holds a member, or one is joining.
 """
 
 import asyncio
@@ -47,7 +45,6 @@ class Notice:
     event: str
     body: bytes
     about: MemberKey | None
-    """It caused the notification, and does not get it."""
     epoch: int | None = None
     receivers: frozenset[Role] = MEMBER
     agent: str | None = None

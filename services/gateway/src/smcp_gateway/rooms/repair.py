@@ -1,8 +1,5 @@
-"""Asserts members at the registry: after an outage of NATS, in which this gateway may miss notifications and lose
-seats, and before a client is sent away, so that its seat is kept.
-
-A repair renews the lease, asserts all members, disconnects those whose seat was taken, and compares the registry's list
-of each office with its roster. Members are notified of the difference.
+"""Asserts members at the registry: before a client is sent away, so that its seat is kept, and after an outage of NATS.
+Then it also disconnects those whose seat was taken, and notifies members of what the lists of their offices tell anew.
 """
 
 import asyncio

@@ -30,7 +30,6 @@ class Roster:
         self.present: set[MemberKey] = set()
         self._changed: set[MemberKey] = set()
         self.known = False
-        """Whether it was compared with the registry's list at least once."""
 
     @property
     def revision(self) -> int:

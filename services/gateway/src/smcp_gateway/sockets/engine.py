@@ -55,7 +55,6 @@ class Outbox(asyncio.Queue[Any]):
         self.at_once: Callable[[Frame], bool] | None = None
         """Writes a frame before which nothing waits; False: the frame has to wait here."""
         self.close_code: int = WSCloseCode.OK
-        """Closes the WebSocket when all has been written."""
         self.transport: asyncio.Transport | None = None
         self.moved: tuple[float, int] | None = None
         """When the line of a late client was looked at (monotonic), and how many bytes had moved on it by then."""
@@ -179,7 +178,6 @@ class Engine(engineio.AsyncServer):
         self._outbox_limit = outbox_limit
         self.max_event = max_event
         self.cut_off = 0
-        """Clients that did not read what was sent to them."""
         self._pings: dict[str, asyncio.Task[Any]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         """asyncio itself may forget tasks."""

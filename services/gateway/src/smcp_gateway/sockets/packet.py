@@ -1,7 +1,7 @@
 """Reads and writes Socket.IO packets as bytes.
 
-What a client sends is cut, not parsed: the dispatcher parses the argument of an event, and the same bytes go on to the
-Computer. Reading never raises: an event or acknowledgement that cannot be read keeps its id, so that it is answered.
+What a client sends is cut, not parsed: the dispatcher parses the argument of an event. Reading never raises: an event
+or acknowledgement that cannot be read keeps its id, so that it is answered.
 """
 
 import re
@@ -42,12 +42,10 @@ class ClientEvent:
     """An event that a client emits (Socket.IO protocol, EVENT)."""
 
     id: int | None
-    """None: nobody waits for an acknowledgement."""
     name: str
     body: bytes | None
     """The JSON of what follows the name, several arguments included; None: without an argument, or cut off."""
     fault: str | None = None
-    """Why it cannot be read at all."""
     size: int = 0
 
     def refusal(self, row: Row | None, most: int) -> SmcpError | None:
@@ -109,7 +107,6 @@ class Frame:
         return self.parts[0]
 
     def encode(self, b64: bool = False) -> str:
-        """As engine.io wants it for a polling response."""
         return self.wire.decode()
 
 

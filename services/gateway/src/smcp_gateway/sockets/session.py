@@ -86,7 +86,6 @@ class Session:
     """For a Computer that wants to be told who calls: proves that a gateway told it (`smcp_bus.callers`)."""
     a2c_version: str | None = None
     principal: Principal | None = None
-    """Identity and permissions; None: authentication is off."""
     role: Role | None = None
     name: str | None = None
     membership: Membership | None = None
@@ -106,7 +105,6 @@ class Session:
     outbox: Outbox = field(init=False, repr=False)
     """What waits to be written to it, while it is connected."""
     in_flight: int = 0
-    """Events that have not been answered yet."""
     in_flight_bytes: int = 0
     asks: dict[int, Callable[[bytes | None], None]] = field(default_factory=dict)
     """Pending acknowledgements by packet id: called with the text between the brackets of the ACK; None: no JSON."""
@@ -117,9 +115,7 @@ class Session:
     """How many bytes of large replies may wait for it beside its outbox."""
     reply_bytes: int = 0
     was_refused: bool = False
-    """Its last event was above a quota."""
     counted_in: CountedIn | None = field(default=None, repr=False)
-    """See `quotas.Holder`."""
     progress_full_at: float = 0.0
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 

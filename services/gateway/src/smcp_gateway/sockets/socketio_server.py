@@ -1,7 +1,7 @@
 """Serves Socket.IO clients: python-socketio connects and disconnects them, the dispatcher answers their events.
 
-Events and acknowledgements are cut out of their packets and do not pass python-socketio. The catalog's row says which
-size an event may have, and which shape its acknowledgement has. Every event that asks for one gets one.
+Events and acknowledgements are cut out of their packets and do not pass python-socketio. Every event that asks for an
+acknowledgement gets one.
 """
 
 import asyncio

@@ -54,11 +54,9 @@ class Connection:
         self._received = 0
         """Messages and pieces of them so far."""
         self._size = 0
-        """Bytes of the last text message."""
         self._goodbye = False
         """The client closed the WebSocket in order; python-socketio's says nothing else when it disconnects."""
         self._read_all = asyncio.Event()
-        """Nothing is read from the client any more."""
 
     async def __call__(self, environ: dict[str, Any]) -> web.StreamResponse:
         request: web.Request = environ["aiohttp.request"]
@@ -163,7 +161,6 @@ class Connection:
             self._outbox.put_nowait(None)  # ends the writer
 
     def _write_at_once(self, frame: Frame) -> bool:
-        """See `Outbox.at_once`."""
         transport = self._outbox.transport
         if transport is None or self._socket.closed or transport.is_closing() or frame.size >= VERY_LARGE:
             return False
