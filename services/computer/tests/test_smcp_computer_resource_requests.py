@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+from smcp_computer import finder
 from smcp_computer.mcp import supervisor
 from smcp_computer.mcp.transports import connect
 from smcp_computer.resources import routing
@@ -202,6 +203,26 @@ async def test_servers_without_resources_are_skipped_and_counted(nats_url: str) 
         assert of_operations("servers_without_resources", await counted()) == {
             "resources_list": 2, "resources_templates_list": 1, "get_finder": 1, "get_desktop": 0,
         }  # fmt: skip
+
+
+@pytest.mark.rule("computer.resources.computer.resilient")
+async def test_servers_that_cannot_list_and_documents_without_room_are_counted(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder, "CACHE_BYTES", 0)
+    bad = configs.context("2025", host="bad", windows=1, without=["list_changed"])
+    fine = configs.context("2026", host="fine", windows=1, documents=2)
+    async with counting(nats_url, bad=bad, fine=fine) as (here, counted):
+        alice = ResourceAgent(here)
+        await here.tell("bad", "misbehave", uri="list", how="refuse")
+        assert "window://bad/0" not in await alice.uris()
+        for verb in ("get_desktop", "get_desktop", "get_finder"):
+            await here.ask(verb)
+        samples = await counted()
+        assert of_operations("servers_left_out", samples) == {
+            "resources_list": 1, "resources_templates_list": 0, "get_finder": 1, "get_desktop": 2,
+        }  # fmt: skip
+        assert samples["smcp_computer_documents_not_kept_total", ()] == 2
 
 
 @asynccontextmanager

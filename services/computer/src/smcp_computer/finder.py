@@ -76,6 +76,8 @@ class MetadataCache:
     _subscribed: Callable[[str], Collection[str]]
     _events: ServerEvents
     kept_bytes: int = field(default=0, init=False)
+    not_kept: int = field(default=0, init=False)
+    """How often there was no room for metadata that were read."""
     _entries: dict[str, dict[DpeUri, _Entry]] = field(default_factory=dict, init=False)
     """By server."""
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
@@ -166,6 +168,7 @@ class MetadataCache:
             return  # it changed meanwhile
         entry.answered_at = self._loop.time()
         if self.kept_bytes + size > CACHE_BYTES:
+            self.not_kept += 1
             most = f"there are more than {CACHE_BYTES} bytes of metadata"
             self._events.warn(server, f"documents are shown as they are listed: {most}")
         elif read is not None:

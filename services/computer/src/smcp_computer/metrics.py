@@ -18,6 +18,7 @@ def calls_timed(metrics: Metrics) -> Callable[..., None]:
 
 def measure(computer: "Computer") -> None:
     metrics, fleet, calls = computer.metrics, computer.fleet, computer.calls
+    index, cache = computer.resources.index, computer.resources.cache
 
     def servers() -> dict[str, int]:
         states = {state.value: 0 for state in State}
@@ -88,6 +89,15 @@ def measure(computer: "Computer") -> None:
     metrics.counter(
         "smcp_computer_servers_without_resources",
         "MCP servers that a request over all of them skipped, since they have no resources",
-        lambda: computer.resources.index.skipped,
+        lambda: index.skipped,
         label="operation",
+    )
+    metrics.counter(
+        "smcp_computer_servers_left_out",
+        "MCP servers that a request over all of them left out: not running, failed or silent",
+        lambda: index.left_out,
+        label="operation",
+    )
+    metrics.counter(
+        "smcp_computer_documents_not_kept", "Documents for whose metadata there was no room", lambda: cache.not_kept
     )

@@ -141,6 +141,7 @@ class Desktop:
                     reading.cancel()
             elif not part.is_done:
                 self.events.warn(part.server, _LATE)
+            self.index.left_out["get_desktop"] += part.readings is None
 
     async def _ask(self, part: _Part, only: WindowUri | None, within: float, came: asyncio.Event) -> None:
         try:

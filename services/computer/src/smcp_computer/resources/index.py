@@ -136,6 +136,8 @@ class ResourceIndex:
         """Those that were ready at least once."""
         self.skipped = dict.fromkeys(OPERATIONS, 0)
         """By operation: how often a server was skipped that has no resources."""
+        self.left_out = dict.fromkeys(OPERATIONS, 0)
+        """By operation: how often a server was left out that is not running, failed or was silent."""
         self._events.listen(self._on_event)
 
     def servers(self, *, subscribable: bool = False) -> list[str]:

@@ -122,16 +122,18 @@ class Directory:
         usable = {name: each for name, each in sorted(self._supervisors.items()) if name not in self.hidden}
         having = [name for name, each in usable.items() if _has(each, kind)]
         found = await self.ask_each(self._ask(kind), having, timeout)
+        missing = {*having, *(name for name, each in usable.items() if not each.ready)} - found.keys()
         if kind != "prompts":
             self._index.count_skipped(VERB[kind])
-        missing = {*having, *(name for name, each in usable.items() if not each.ready)} - found.keys()
+            self._index.left_out[VERB[kind]] += len(missing)
         return found, sorted(name for name in missing if name >= begin)
 
     async def documents(self, timeout: float) -> Mapping[str, Listing]:
         """The lists of the servers that take part in the finder; a failing one keeps its last list."""
         servers = self._index.servers(subscribable=True)
         self._index.count_skipped("get_finder")
-        await self.ask_each(self._index.list, servers, timeout)
+        listed = await self.ask_each(self._index.list, servers, timeout)
+        self._index.left_out["get_finder"] += len(servers) - len(listed)
         return {server: self._index.known(server) for server in servers}
 
     async def candidates(self, uri: str, server: str | None, *, timeout: float) -> list[str]:
