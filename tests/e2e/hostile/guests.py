@@ -121,10 +121,16 @@ async def join(socket: aiohttp.ClientWebSocketResponse, role: str, name: str) ->
 
 
 async def call(
-    socket: aiohttp.ClientWebSocketResponse, number: int, make: Mutator, computer: str, tool: str, params: object
+    socket: aiohttp.ClientWebSocketResponse,
+    number: int,
+    make: Mutator,
+    computer: str,
+    tool: str,
+    params: object,
+    timeout: int = 2,
 ) -> str:
     """Returns the id of the request, which no other one has: a repeated one is not run."""
     req_id = f"{make.random.getrandbits(128):032x}"
-    request = {"agent": "mallory", "req_id": req_id, "computer": computer, "tool_name": tool, "timeout": 2}
+    request = {"agent": "mallory", "req_id": req_id, "computer": computer, "tool_name": tool, "timeout": timeout}
     await socket.send_str(f"42/smcp,{number}" + json.dumps(["client:tool_call", {**request, "params": params}]))
     return req_id
