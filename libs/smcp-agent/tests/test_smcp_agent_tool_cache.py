@@ -197,6 +197,20 @@ async def test_a_first_answer_that_is_no_news_is_an_event_for_who_did_not_wait_f
         assert computers.told == [("a", ["echo"])]
 
 
+async def test_first_answers_are_events_for_who_did_not_wait_for_all_of_them() -> None:
+    computers = Computers()
+    computers.tools |= {"a": ["echo"], "b": ["echo"]}
+    computers.may_answer.clear()
+    async with caching(computers) as cache:
+        for name in computers.tools:
+            cache.refresh(name, is_news=False)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(cache.all(), 0.01)
+        computers.may_answer.set()
+        assert list(await cache.all()) == ["a", "b"]
+        assert sorted(computers.told) == [("a", ["echo"]), ("b", ["echo"])]
+
+
 async def test_a_first_answer_that_is_no_news_is_an_event_after_a_failure() -> None:
     computers = Computers()
     computers.tools["a"] = NotAllowed("not yet")

@@ -162,8 +162,14 @@ class ToolCache:
         return next((each for each in (entry.tools if entry else None) or () if each.name == tool), None)
 
     async def all(self) -> dict[str, Tools]:
-        for entry in list(self.entries.values()):
-            await entry.tried.wait()
+        unknown = [each for each in self.entries.values() if not each.tried.is_set()]
+        try:
+            for entry in unknown:
+                await entry.tried.wait()
+        except asyncio.CancelledError:
+            for entry in unknown:
+                entry.is_news = True
+            raise
         return {name: entry.tools for name, entry in sorted(self.entries.items()) if entry.tools is not None}
 
     async def _keep(self, computer: str, entry: _ToolEntry) -> None:
