@@ -95,7 +95,7 @@ async def test_ctrl_c_while_it_is_loaded_ends_it_without_a_traceback(command: st
         assert not process.log
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "smcp-agent"])
+@pytest.mark.parametrize("command", COMMANDS)
 async def test_the_version_is_printed_without_loading_the_program(command: str, tmp_path: Path) -> None:
     (tmp_path / "pydantic.py").write_text(NEVER_LOADED)  # which all of them import
     async with service_process(BIN / command, "--version", env={"PYTHONPATH": str(tmp_path)}) as process:
