@@ -44,6 +44,7 @@ SMALL = "{offices: [lab], gateways: [ga, gb], server_name: a, cluster: {name: c}
             "{offices: [a], computers: [{credential: c, office: a, nam: x}]}",
             "computers.0.nam: is not a known field",
         ),
+        ("{offices: [a], tls: {cert: c, key: k, ca: ''}}", "tls.ca: must have at least 1 character"),
         ("{offices: [a], jetstream: {storedir: x}}", "jetstream.storedir: is not a known field"),
         ("{offices: [a], 7: 2}", "7: must be strings"),
         ("{offices: [a], xyzzy: 1}", "xyzzy: is not a known field"),

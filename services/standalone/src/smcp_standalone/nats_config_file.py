@@ -51,6 +51,7 @@ Address = Annotated[str, _of_form(_ADDRESS, "HOST:PORT, such as 127.0.0.1:4222")
 Advertised = Annotated[str, _of_form(rf"{_ADDRESS}|\$[A-Za-z0-9_]{{1,64}}", "HOST:PORT, or a $VARIABLE alone")]
 CredentialId = Annotated[Name, AfterValidator(_credential)]
 Word = Annotated[str, _of_form("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, '_' or '-'")]
+FilePath = Annotated[str, Field(min_length=1)]
 Size = Annotated[str, _of_form("[0-9]+[KMGT]?B?", "a size, such as 1G or 512MB")]
 ServerName = Annotated[str, _of_form(r"\$?[A-Za-z0-9_.-]{1,64}", "1 to 64 letters, digits or '_.-', or a $VARIABLE")]
 
@@ -81,9 +82,9 @@ class JetStream(_Model):
 class Tls(_Model):
     """The certificate for clients and for the routes of a cluster. Paths are as nats-server is to see them."""
 
-    cert: str
-    key: str
-    ca: str
+    cert: FilePath
+    key: FilePath
+    ca: FilePath
     """The certificates that those of the cluster's other nodes are checked against."""
 
 
