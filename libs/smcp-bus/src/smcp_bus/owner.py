@@ -72,7 +72,7 @@ class Owner:
     """
 
     def __init__(self, keeping: Keeping | None = None) -> None:
-        self._keeping = keeping or Keeping()
+        self._keeping = keeping = keeping or Keeping()
         self._loop = asyncio.get_running_loop()
         self._running: dict[CallKey, RunningCall] = {}
         self._bytes = ByteBudget(RUNNING_BYTES)
@@ -83,6 +83,8 @@ class Owner:
         self.kept_bytes = 0
         self._tombstones: OrderedDict[tuple[str, str, str], tuple[float, tuple[str, ...]]] = OrderedDict()
         """By office, agent and req_id: when it was cancelled last (loop time), and by which subjects."""
+        self._tidy_every_s = max(min(keeping.results_s, keeping.keys_s, keeping.tombstones_s), 0.02)
+        self._timer: asyncio.TimerHandle | None = None
         self.repeats = {"running": 0, "kept": 0, "expired": 0}
         """Calls that were asked for again and not run again, by what there was of them."""
         self.notes = note_counts()
@@ -93,7 +95,6 @@ class Owner:
         return len(self._running)
 
     def held(self) -> dict[str, int]:
-        self._tidy()
         return {
             "running_calls": len(self._running),
             "ended_calls": len(self._ended),
@@ -105,6 +106,8 @@ class Owner:
         """Answer what still runs as broken off, and stop it. Idempotent."""
         for call in list(self._running.values()):
             self._break_off(call, "aborted", tool_results.failed("the Computer stopped while the tool ran"))
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def call(
         self,
@@ -214,6 +217,7 @@ class Owner:
             subjects = (*(each for each in known if each != subject), subject)[-MAX_CANCELLERS:]
             self._tombstones[office, agent, req_id] = self._loop.time(), subjects
             self._tidy()
+            self._tidy_later()
         return bool(calls)
 
     def agent_left(
@@ -344,11 +348,22 @@ class Owner:
             ended.body = outcome
             self._kept[call.key] = ended
             self.kept_bytes += len(outcome)
+        self._tidy_later()
 
     def _drop(self, key: CallKey) -> None:
         if (ended := self._kept.pop(key, None)) is not None:
             self.kept_bytes -= len(ended.body or b"")
             ended.body = None
+
+    def _tidy_later(self) -> None:
+        if self._timer is None:  # what nobody asks for goes, too
+            self._timer = self._loop.call_later(self._tidy_every_s, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._tidy()
+        if self._ended or self._tombstones:
+            self._tidy_later()
 
     def _tidy(self) -> None:
         now, keeping = self._loop.time(), self._keeping
