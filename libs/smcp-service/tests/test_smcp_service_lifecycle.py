@@ -5,7 +5,7 @@ import gc
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -106,6 +106,22 @@ async def test_a_shutdown_that_hangs_after_a_background_task_has_failed_is_ended
 
     assert raised.group_contains(ValueError, match="a mistake")
     assert not limit.expired()
+
+
+async def test_a_service_that_is_entered_although_it_was_stopped_is_left() -> None:
+    stop, left = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def swallows() -> AsyncIterator[None]:
+        stop.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        yield
+        left.set()
+
+    await serve_until_stopped(swallows(), stop, leave_within_s=1)
+
+    assert left.is_set()
 
 
 async def test_a_time_out_of_the_service_itself_is_not_mistaken_for_a_stop() -> None:

@@ -144,7 +144,7 @@ async def serve_until_stopped(
                 await stop.wait()
             finally:  # also where a background task has failed
                 state = "leaving"
-                if leave_within_s is not None:
+                if leave_within_s is not None and not limit.expired():  # else it was entered in spite of its end
                     limit.reschedule(loop.time() + leave_within_s)
     except TimeoutError:
         if not limit.expired():
