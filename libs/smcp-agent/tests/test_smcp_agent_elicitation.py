@@ -160,7 +160,10 @@ async def test_what_on_input_raises_is_raised_and_cancels_the_call() -> None:
     async def text(request: InputRequest) -> Any:
         return "friday"
 
-    wrong: list[tuple[Any, type[Exception]]] = [(plain, TypeError), (text, AttributeError)]
+    async def slow(request: InputRequest) -> Any:
+        raise TimeoutError("its own")
+
+    wrong: list[tuple[Any, type[Exception]]] = [(plain, TypeError), (text, AttributeError), (slow, TimeoutError)]
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         eliciting(gateway)
         for on_input, kind in wrong:

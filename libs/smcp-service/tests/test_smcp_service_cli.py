@@ -40,6 +40,13 @@ async def test_check_config_shows_the_settings_in_force_and_does_nothing_else() 
     assert not service.log
 
 
+async def test_a_misspelt_variable_is_warned_about() -> None:
+    code, service = await run("--check-config", SMCP_LEASES="2")
+
+    assert code == 0
+    assert "did you mean SMCP_LEASE_S?" in said(service)
+
+
 @pytest.mark.parametrize("arguments", [[], ["--check-config"]])
 async def test_wrong_settings_end_it_with_2_and_their_names(arguments: list[str]) -> None:
     code, service = await run(*arguments, "--health-port", "99999", SMCP_LEASE_S="soon")

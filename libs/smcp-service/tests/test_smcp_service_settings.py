@@ -13,6 +13,7 @@ from smcp_service.settings import (
     ServiceSettings,
     SettingsError,
     load_settings,
+    misspelt_variables,
     shown,
 )
 from smcp_testing.certificates import Authority
@@ -197,3 +198,9 @@ def test_any_text_for_a_number_is_read_or_refused_with_the_variables_name(text: 
             said = f"SMCP_HEALTH_PORT: {range(65536)[port]}"
 
     assert said.startswith("SMCP_HEALTH_PORT: ")
+
+
+def test_a_variable_that_is_nearly_a_setting_is_found_with_that_setting() -> None:
+    environ = ("SMCP_LEASES", "SMCP_LEASE_S", "SMCP_INPUT_KEY", "SMCP_START_S", "HOME")
+
+    assert misspelt_variables([ThingSettings], environ) == {"SMCP_LEASES": "SMCP_LEASE_S"}

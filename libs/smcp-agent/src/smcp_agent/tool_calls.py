@@ -116,10 +116,13 @@ class ToolCallMethods:
                     raise BadReply(f"the Computer {computer!r} elicited more than {rounds} times in a call of {tool!r}")
                 if on_input is None:
                     return given_up(asked)
+                limit = asyncio.timeout(asked.input_expires_in_s)
                 try:
-                    async with asyncio.timeout(asked.input_expires_in_s):
+                    async with limit:
                         responses = await answered(asked, on_input, computer, tool, mapping_of("params", params))
                 except TimeoutError:
+                    if not limit.expired():  # it is the application's own
+                        raise
                     return given_up(asked)
                 more, rounds = {"input_state": asked.input_state, "input_responses": responses}, rounds + 1
         finally:

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import os
 import re
 import resource
 import signal
@@ -18,7 +19,7 @@ import typer
 from smcp_service.console_script import version_line
 from smcp_service.lifecycle import FAILED, Failure, Main, leaves, plain_failures, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging
-from smcp_service.settings import ServiceSettings, SettingsError, shown
+from smcp_service.settings import ServiceSettings, SettingsError, misspelt_variables, shown
 from smcp_service.telemetry import open_telemetry
 
 YOUNGEST: Final = 5000
@@ -115,6 +116,8 @@ def serve_command(
     `parts`: the settings of what runs beside the service; `unread`: their variables that are not read here.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
+    for variable, setting in misspelt_variables(map(type, (settings, *parts)), os.environ).items():
+        logging.getLogger(__name__).warning("%s is no setting and is ignored; did you mean %s?", variable, setting)
     if check_config:
         print_settings(*parts, settings, without=unread)
         raise typer.Exit(0)

@@ -3,7 +3,8 @@
 import ipaddress
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
@@ -186,6 +187,15 @@ def load_settings(settings_class: type[S], **options: Any) -> S:
 
 def variables(settings_class: type[ServiceSettings]) -> frozenset[str]:
     return frozenset(_variable(name) for name in settings_class.model_fields)
+
+
+def misspelt_variables(settings_classes: Iterable[type[ServiceSettings]], environ: Iterable[str]) -> dict[str, str]:
+    """The variables that are nearly called like a setting of those, each with that setting."""
+    known = frozenset[str]().union(*map(variables, settings_classes))
+    unknown = (variable for variable in sorted(environ) if variable.upper() not in known)
+    # less alike are names of settings of other commands, which may share an environment
+    near = {variable: get_close_matches(variable.upper(), known, 1, cutoff=0.91) for variable in unknown}
+    return {variable: found[0] for variable, found in near.items() if found}
 
 
 def shown(settings: ServiceSettings) -> dict[str, str]:

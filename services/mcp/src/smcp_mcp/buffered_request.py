@@ -230,8 +230,8 @@ class BodyBudget:
             if self._held[subject] + size > self._share or self._held.total() + size > SHARE * self._share:
                 self.refused += 1
                 raise RateLimited(
-                    f"unanswered requests would have more than {self._share} bytes: send fewer at a time",
-                    details={"limit": self._share, "retry_after_s": 1},
+                    "the unanswered requests, yours or all clients', have too many bytes: send fewer at a time",
+                    details={"retry_after_s": 1},
                 )
             self._held[subject] += size
             taken += size
