@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.rooms.roster import Difference, Roster
+from smcp_gateway.rooms.offices import Difference, Roster
 from smcp_gateway.sockets.session import MemberKey
 
 ANNA: MemberKey = ("agent", "anna")

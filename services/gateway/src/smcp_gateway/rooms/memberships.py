@@ -17,8 +17,7 @@ from smcp_gateway.audit import Audit, LeftMeanwhile
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls import CallTable, PendingCall
 from smcp_gateway.computers.computer_table import ComputerTable
-from smcp_gateway.rooms.offices import Generations, Office, Offices
-from smcp_gateway.rooms.roster import member_keys
+from smcp_gateway.rooms.offices import Generations, Office, Offices, member_keys
 from smcp_gateway.sockets.session import Membership, SeatKey, Session
 from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.errors import NOT_A_MEMBER, NotAllowed, NotInOffice, SmcpError, Unavailable

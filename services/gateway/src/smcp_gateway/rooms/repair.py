@@ -15,8 +15,7 @@ from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome,
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
-from smcp_gateway.rooms.offices import Generations, Office, Offices
-from smcp_gateway.rooms.roster import member_keys
+from smcp_gateway.rooms.offices import Generations, Office, Offices, member_keys
 from smcp_gateway.sockets.session import Membership, Session, Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.backoff import Backoff
