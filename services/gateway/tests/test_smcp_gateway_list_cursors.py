@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway.handlers.resources import OfficeCursor, read_cursor
+from smcp_gateway.handlers.rooms import OfficeCursor, read_cursor
 from smcp_proto.errors import Malformed
 from smcp_proto.member_names import check_name
 from smcp_proto.schemas.resources import MAX_CURSOR

@@ -10,8 +10,8 @@ from nats.aio.msg import Msg
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.wire import CHUNKS, SIZE
-from smcp_gateway.handlers import resources
-from smcp_gateway.handlers.resources import read_page
+from smcp_gateway.handlers import rooms
+from smcp_gateway.handlers.rooms import read_page
 from smcp_testing.gateway_world import MIB, NAMESPACE, Serve, connected, gateway_world
 from smcp_testing.listing_office import (
     KEY,
@@ -160,7 +160,7 @@ async def test_a_computer_whose_servers_do_not_answer_gets_a_page_that_reports_t
 async def test_only_computers_that_failed_or_did_not_answer_are_reported_as_skipped(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resources, "SHARE_S", 1.5)
+    monkeypatch.setattr(rooms, "SHARE_S", 1.5)
     computers = {
         "a": flat(404), "b": flat(400, smcp_code="SMCP_RESOURCE_NOT_SUPPORTED"), "c": flat(500), "d": failing([]),
         "e": silent, "f": Lister("f", 1),
@@ -176,8 +176,8 @@ async def test_only_computers_that_failed_or_did_not_answer_are_reported_as_skip
 async def test_a_computer_that_never_answers_uses_only_its_share_of_the_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resources, "SHARE_S", 1.5)
-    monkeypatch.setattr(resources, "PAGE_S", 3.6)
+    monkeypatch.setattr(rooms, "SHARE_S", 1.5)
+    monkeypatch.setattr(rooms, "PAGE_S", 3.6)
     computers: dict[str, Any] = dict.fromkeys(("b", "c", "d"), silent)
     async with office(nats_url, {"a": Lister("a", 1), **computers, "e": Lister("e", 1)}) as (_, anna):
         found = await pages(anna)
@@ -201,7 +201,7 @@ async def test_a_computer_whose_answers_in_parts_lie_is_left_out_and_the_others_
     nats_url: str, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], share_s: float
 ) -> None:
     """The first two failed the whole list with 503 and 413."""
-    monkeypatch.setattr(resources, "SHARE_S", share_s)
+    monkeypatch.setattr(rooms, "SHARE_S", share_s)
 
     async def lie(message: Msg) -> None:
         await client.publish(message.reply, bytes(100), headers=headers)
@@ -240,7 +240,7 @@ async def test_a_page_keeps_its_numbers() -> None:
 async def test_the_number_of_computers_asked_for_one_page_is_bounded(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resources, "MOST", 2)
+    monkeypatch.setattr(rooms, "MOST", 2)
     empty = {name: Lister(name, 0) for name in "abcde"}
     async with office(nats_url, {**empty, "f": Lister("f", 1)}) as (_, anna):
         assert listed(await pages(anna)) == [(None, []), (None, []), ("f", ["file:///f/0"])]

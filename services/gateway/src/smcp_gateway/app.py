@@ -20,8 +20,7 @@ from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls import CallTable, OwnerProbe
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
-from smcp_gateway.handlers.resources import ListResources, metered, resource_updated
-from smcp_gateway.handlers.rooms import Rooms, alive
+from smcp_gateway.handlers.rooms import ListResources, Rooms, alive, metered, resource_updated
 from smcp_gateway.handover import Moves
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import measure

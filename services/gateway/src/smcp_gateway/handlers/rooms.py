@@ -1,26 +1,260 @@
-"""Handles the room events (events.txt) and `server:update_*`."""
+"""Handles the room events (events.txt), `server:update_*`, and lists of resources over an office.
+
+In such a list each page has the items of one Computer, named in the envelope, in order of the Computers' names. A
+Computer that cannot be listed is left out and reported.
+"""
 
 import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+import orjson
 from pydantic import BaseModel
 
 from smcp_auth.grants import decide
 from smcp_auth.quotas import Quotas
 from smcp_bus import exact_json
-from smcp_bus.bus import BusError
-from smcp_bus.dispatch import Answer, Call
+from smcp_bus.bus import BodyTooLarge, BusError, TransferFailed
+from smcp_bus.dispatch import Answer, Call, Handler
+from smcp_bus.outbox import UPDATED, Key
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, capabilities_text
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.rooms.repair import Repair
+from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Membership, Sessions
-from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, SmcpError, Unavailable
-from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, ToolProgressReq, UpdateCapabilitiesReq
+from smcp_proto import schemas
+from smcp_proto.errors import NOT_A_MEMBER, Internal, Malformed, NotFound, NotInOffice, SmcpCode, SmcpError, Unavailable
+from smcp_proto.member_names import check_name
+from smcp_proto.schemas.resources import MAX_CURSOR
 from smcp_proto.schemas.rooms import RESTARTS
+from smcp_proto.validation import refused
+
+SHARE_S: Final = 5.0
+"""How long one Computer may take (seconds)."""
+PAGE_S: Final = 12.0
+"""How long to look for a Computer with items (seconds); then the page is empty, and the next page goes on."""
+MOST: Final = 32
+"""Computers that are asked for one page; after that the page is empty, too."""
+ITEMS: Final = {"resources_list": "resources", "resources_templates_list": "resourceTemplates"}
+SERVERS_LEFT_OUT: Final = "a2c_skipped_servers"
+"""In `meta` of a Computer's page: the MCP servers whose items are missing."""
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+
+_log: Final = logging.getLogger("smcp_gateway.list_resources")
+
+Request = schemas.ListResourcesReq | schemas.ListResourceTemplatesReq
+Carry = Callable[[BaseModel, Call], Awaitable[Answer]]
+
+
+FIELD: Final = "payload.params.cursor"
+_MARK: Final = "office"
+
+
+@dataclass(frozen=True, slots=True)
+class OfficeCursor:
+    verb: str
+    computer: str
+    inner: str | None
+    """That Computer's own cursor; None: go on after that Computer."""
+
+    def write(self) -> str | None:
+        """The opaque text; None: longer than a cursor may be."""
+        fields = orjson.dumps([_MARK, self.verb, self.computer, self.inner])
+        text = base64.urlsafe_b64encode(fields).rstrip(b"=").decode()
+        return text if len(text) <= MAX_CURSOR else None
+
+
+def read_cursor(text: str, verb: str) -> OfficeCursor:
+    """Read what `OfficeCursor.write` wrote. Raises Malformed: not such a text, or of another list."""
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        fields: Any = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (UnicodeEncodeError, binascii.Error, orjson.JSONDecodeError):
+        raise unreadable() from None
+    match fields:
+        case [mark, str(of), str(computer), str() | None as inner] if (mark, of) == (_MARK, verb):
+            try:
+                return OfficeCursor(verb, check_name(computer), inner)
+            except ValueError:
+                raise unreadable() from None
+    raise unreadable()
+
+
+def unreadable() -> Malformed:
+    return refused(FIELD, "is none that this list gave")
+
+
+class ListResources:
+    """Takes the Computers from the office's roster: those that the Agent knows of (ADR 0018)."""
+
+    def __init__(self, relay: Carry, offices: Offices, sessions: Sessions, *, max_values: int) -> None:
+        self._relay = relay
+        self._offices = offices
+        self._sessions = sessions
+        self._max_values = max_values
+        self._loop = asyncio.get_running_loop()
+        self.skipped = 0
+        """How often a Computer was left out that failed or was silent."""
+
+    async def __call__(self, request: Request, call: Call) -> Answer:
+        """The answer of the named Computer, or the next page over all of them.
+
+        Raises:
+            Malformed: this list did not give the cursor (`details.field`).
+            NotInOffice: the Agent has just left.
+            SmcpError: as `Relay`, where a Computer is named.
+        """
+        if request.computerId is not None:
+            return await self._relay(request, call)
+        params = request.payload.params
+        cursor = read_cursor(params.cursor, call.row.verb) if params is not None and params.cursor is not None else None
+        office = self._offices.get(call.caller.office or "")
+        if office is None:
+            raise NotInOffice(NOT_A_MEMBER)
+        rights = call.caller.rights
+        names = sorted(
+            name
+            for role, name in office.roster.present
+            if role == "computer" and (rights is None or rights.may_ask(name))
+        )
+        return Answer(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
+
+    async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:
+        until = min(self._loop.time() + PAGE_S, call.deadline)
+        left_out: list[str] = []
+        verb = call.row.verb
+        empty: dict[str, Any] = {"payload": {"result": {ITEMS[verb]: []}}}
+        for number, (name, inner) in enumerate(rest):
+            share = min(SHARE_S, until - self._loop.time())
+            if number and (share < SHARE_S or number == MOST):
+                return _reply(request, empty, OfficeCursor(verb, rest[number - 1][0], None).write(), left_out)
+            page = await self._ask(request, call, name, inner, share, left_out)
+            if page is None:
+                continue
+            result = page["payload"]["result"]
+            cursor, following = None, result.get("nextCursor") or None
+            if following is not None and (
+                following == inner or not (cursor := OfficeCursor(verb, name, following).write())
+            ):
+                self._leave_out(name, left_out)  # the same cursor again, or too long a one: for the rest of its list
+            if cursor is None and name != rest[-1][0]:
+                cursor = OfficeCursor(verb, name, None).write()
+            meta = result.get("meta")
+            if result[ITEMS[verb]] or following is not None or (isinstance(meta, dict) and meta.get(SERVERS_LEFT_OUT)):
+                return _reply(request, {**page, "computerId": name}, cursor, left_out)
+        return _reply(request, empty, None, left_out)
+
+    async def _ask(
+        self, request: Request, call: Call, name: str, inner: str | None, share: float, left_out: list[str]
+    ) -> dict[str, Any] | None:
+        """A Computer's page; None: it gives none. It is reported, unless it has left or has no resources."""
+        page_call = replace(call, payload=_addressed(call.payload, name, inner), deadline=self._loop.time() + share)
+        try:
+            answer = await self._relay(request.model_copy(update={"computerId": name}), page_call)
+            session = self._sessions.get(call.caller.session)
+            if session is not None and len(answer.body) <= largest_reply(session.max_message):
+                return await read_page(answer.body, call.row.verb, self._max_values)
+        except SmcpError as error:
+            if inner is not None and isinstance(error, Malformed) and error.details.get("field") == FIELD:
+                raise unreadable() from None
+            if isinstance(error, NotFound) or error.details.get("smcp_code") == SmcpCode.NOT_SUPPORTED:
+                return None
+        except (BodyTooLarge, TransferFailed):  # only this Computer is left out
+            pass
+        self._leave_out(name, left_out)
+        return None
+
+    def _leave_out(self, name: str, left_out: list[str]) -> None:
+        _log.info("a Computer is left out of a list over its office", extra={"computer": name})
+        self.skipped += 1
+        left_out.append(name)
+
+
+def _rest(names: list[str], cursor: OfficeCursor | None) -> Iterator[tuple[str, str | None]]:
+    for name in names:
+        if cursor is None or name > cursor.computer:
+            yield name, None
+        elif name == cursor.computer and cursor.inner is not None:
+            yield name, cursor.inner
+
+
+def _addressed(payload: Any, name: str, inner: str | None) -> dict[str, Any]:
+    message = payload["payload"]
+    params = {**(message.get("params") or {}), "cursor": inner}
+    if inner is None:
+        del params["cursor"]
+    return {**payload, "computerId": name, "payload": {**message, "params": params}}
+
+
+async def read_page(answer: bytes, verb: str, most: int) -> dict[str, Any]:
+    """A Computer's page: the envelope around a result with items. `most`: how many JSON values it may have.
+
+    Raises:
+        Malformed: the Computer refused the cursor (`details.field`).
+        NotFound: it has no resources.
+        Internal: the answer is no page. TooLarge: see `exact_json.read_answer`.
+    """
+    envelope = await exact_json.read_answer(answer, most, "the page")
+    match envelope.get("payload"):
+        case {"error": {**error}}:
+            code, data = error.get("code"), error.get("data")
+            if code == INVALID_PARAMS:
+                raise unreadable()
+            if code == METHOD_NOT_FOUND or (isinstance(data, dict) and data.get("smcp_code") == SmcpCode.NOT_SUPPORTED):
+                raise NotFound("it has no resources")
+        case {"result": {**result}}:
+            if isinstance(result.get(ITEMS[verb]), list) and isinstance(result.get("nextCursor"), str | None):
+                return envelope
+    raise Internal("the answer is no page")
+
+
+def _reply(request: Request, page: dict[str, Any], cursor: str | None, left_out: list[str]) -> dict[str, Any]:
+    message = page["payload"]
+    result = {key: value for key, value in message["result"].items() if key != "nextCursor"}
+    if cursor is not None:
+        result["nextCursor"] = cursor
+    if left_out:
+        meta = result.get("meta")
+        result["meta"] = {**(meta if isinstance(meta, dict) else {}), "a2c_skipped": left_out}
+    payload = {**message, "jsonrpc": "2.0", "id": request.payload.id, "result": result}
+    return {**page, "roomId": request.roomId, "payload": payload}
+
+
+def metered(handler: Handler, quotas: Quotas, sessions: Sessions) -> Handler:
+    """Put the quota of reads before the handler of an event that makes MCP servers work."""
+
+    async def limited(request: Any, call: Call) -> Any:
+        session = sessions.get(call.caller.session)
+        if session is not None:
+            quotas.read(session)
+        return await handler(request, call)
+
+    return limited
+
+
+async def resource_updated(
+    request: schemas.ResourceUpdatedNotification, call: Call, *, computers: ComputerTable
+) -> None:
+    """Pass `notify:resources/updated` of a Computer on, once for each subscribed Agent, with that Agent's name."""
+    if request.computerId is None:
+        raise refused("computerId", "is missing")
+    assert call.caller.office is not None
+    owned = computers.of(call.caller.session, call.caller.office)
+    if owned is None:
+        return  # it has just left
+    server, uri = request.serverId, request.payload.params.uri
+    for agent in owned.subscriptions.agents(server, uri):
+        if request.agent in (None, agent):
+            owned.updates.put(Key(UPDATED, server, uri, agent), exact_json.written({**call.payload, "agent": agent}))
 
 
 @dataclass(eq=False, repr=False)
@@ -33,7 +267,7 @@ class Rooms:
     computers: ComputerTable
     repair: Repair
 
-    async def join_office(self, request: EnterOfficeReq, call: Call) -> None:
+    async def join_office(self, request: schemas.EnterOfficeReq, call: Call) -> None:
         session = self.sessions.get(call.caller.session)
         if session is not None:
             if session.principal is not None:
@@ -46,7 +280,7 @@ class Rooms:
                 self.quotas.join(session, request.office_id, 0 if office is None else office.holders)
             await self.memberships.join(session, request, exact_json.written(call.payload), call.req_id)
 
-    async def leave_office(self, request: LeaveOfficeReq, call: Call) -> None:
+    async def leave_office(self, request: schemas.LeaveOfficeReq, call: Call) -> None:
         session = self.sessions.get(call.caller.session)
         if session is None:
             return
@@ -57,7 +291,7 @@ class Rooms:
         else:
             await self.memberships.leave(session, request.office_id, call.req_id)
 
-    async def list_room(self, request: ListRoomReq, call: Call) -> Answer:
+    async def list_room(self, request: schemas.ListRoomReq, call: Call) -> Answer:
         membership = self._membership(call)
         body = request.model_dump_json(exclude_unset=True).encode()
         office = self.offices.get(membership.office)
@@ -77,11 +311,13 @@ class Rooms:
                     await owned.updates.flush()
         body, left = exact_json.written(call.payload), ends - loop.time()
         await self.registry.tell(*membership.seat, call.row.verb, body, timeout=left, req_id=call.req_id)
-        if isinstance(request, UpdateCapabilitiesReq):  # if the registry loses the record, the claim restores it
+        if isinstance(
+            request, schemas.UpdateCapabilitiesReq
+        ):  # if the registry loses the record, the claim restores it
             update = {"capabilities": capabilities_text(request.capabilities)}
             membership.claim = membership.claim.model_copy(update=update)
 
-    async def tool_progress(self, request: ToolProgressReq, call: Call) -> None:
+    async def tool_progress(self, request: schemas.ToolProgressReq, call: Call) -> None:
         """A Computer on Socket.IO says how far a call is: for who waits for it, and not for the office."""
         owned = self.computers.of(call.caller.session, call.caller.office or "")
         if owned is not None:  # else it has just left
