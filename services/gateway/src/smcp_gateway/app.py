@@ -21,12 +21,11 @@ from smcp_gateway.calls import CallTable, OwnerProbe
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.rooms import ListResources, Rooms, alive, metered, resource_updated
-from smcp_gateway.handover import Moves
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import measure
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Offices
-from smcp_gateway.rooms.repair import Repair
+from smcp_gateway.rooms.seats import Moves, Repair
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
