@@ -8,7 +8,7 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -190,12 +190,7 @@ def use_huge_pages() -> None:
     madvise, maps = getattr(ctypes.CDLL(None), "madvise", None), Path("/proc/self/smaps")
     if madvise is None or not maps.exists():
         return
-    for begin, end in _filled_areas(maps.read_text()):
-        madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)
-
-
-def _filled_areas(maps: str) -> Iterator[tuple[int, int]]:
-    for area in _AREA.finditer(maps):
+    for area in _AREA.finditer(maps.read_text()):
         begin, end = int(area["begin"], 16), int(area["end"], 16)
         if int(area["rss"]) * 1024 >= (end - begin) / 2:
-            yield begin, end
+            madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)

@@ -33,13 +33,11 @@ HEAD_S: Final = 10.0
 IDLE_S: Final = 75.0
 """How long a connection may be silent between two requests: proxies reuse theirs for 60 s (nginx)."""
 SWEEP_S: Final = 1.0
-"""Between two looks for connections that are late."""
 CHUNK: Final = 128
 """Bytes of data for each chunk of a body, on average: HTTP parsers take some 12 µs for a chunk, however short it is."""
 CHUNKS: Final = 256
 """Chunks beyond that which a connection may send: 3 ms."""
 SHUTDOWN_S: Final = 1.0
-"""How long connections may take to close at shutdown."""
 UNCHECKED: Final = frozenset({"/livez", "/readyz"})
 """Paths for any `Host`: load balancers ask by address, and there is nothing to read."""
 
@@ -47,7 +45,6 @@ BUSY: Final = (
     b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n"
     b"Cache-Control: no-store\r\n\r\n"
 )
-"""The answer to a connection above `PER_ADDRESS`."""
 _CHUNK: Final = re.compile(rb"\n[0-9A-Fa-f]++(?:[ \t;](?:[^\r\n]|\r(?!\n))*+)?\r\n")
 """The line before a chunk (RFC 9112, 7.1); h11 takes a CR in its extension. A body of JSON has no such lines."""
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(?::\d{1,5})?")
@@ -60,7 +57,6 @@ class EdgeRules:
     origins: Collection[str] = ()
     """Origins of web pages that may connect, beside pages of the same host."""
     per_address: int = PER_ADDRESS
-    """Unauthenticated connections from one address; 0: any number."""
     counted_as: Callable[[str], str | None] = str
     """What an address counts as; None: not at all, since it is a proxy before many clients."""
     turned_away: Callable[[web.Request, int, str], None] = lambda request, status, why: None
@@ -68,8 +64,6 @@ class EdgeRules:
 
 
 class UnauthenticatedConnections:
-    """The connections that are not let in."""
-
     def __init__(self, rules: EdgeRules) -> None:
         self._per_address = rules.per_address
         self.counted_as = rules.counted_as
@@ -77,7 +71,6 @@ class UnauthenticatedConnections:
         self._by_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self.bytes = 0
-        """What is held for them."""
         self.closed: Counter[str] = Counter({"bytes": 0, "late": 0, "connections": 0})
         """How many were closed, by what they had too much of."""
 
@@ -100,7 +93,6 @@ class UnauthenticatedConnections:
         return True
 
     def leave(self, gate: "Gate") -> None:
-        """It is let in, or gone. Idempotent."""
         if gate not in self._gates:
             return
         self._gates.discard(gate)

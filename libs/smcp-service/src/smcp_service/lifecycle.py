@@ -79,8 +79,6 @@ class _DaemonThreads(concurrent.futures.ThreadPoolExecutor):
 
 
 class _Loop(uvloop.Loop):
-    """Resolves names and runs `asyncio.to_thread` in `_DaemonThreads`."""
-
     def __init__(self) -> None:
         super().__init__()
         self.set_default_executor(_DaemonThreads())
@@ -179,7 +177,6 @@ class Background:
 
 @asynccontextmanager
 async def background() -> AsyncIterator[Background]:
-    """An `asyncio.TaskGroup` whose tasks end when the body does."""
     async with asyncio.TaskGroup() as group:
         tasks = Background(group)
         try:

@@ -94,8 +94,6 @@ def configure_logging(
 
 
 class Level:
-    """The level of this process's log, which may change while it runs."""
-
     def __init__(self) -> None:
         self._configured: LogLevel = "info"
         self.name: str = self._configured

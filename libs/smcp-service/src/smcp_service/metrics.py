@@ -24,7 +24,6 @@ Family = GaugeMetricFamily | CounterMetricFamily
 
 
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the buckets, in seconds; one more is for what took longer."""
 
 
 class _Tally:

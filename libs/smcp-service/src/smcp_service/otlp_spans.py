@@ -25,7 +25,6 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 
 SCOPE: Final = InstrumentationScope("smcp_bus")
-"""Of spans that are not OpenTelemetry's own."""
 LONGEST_KEPT: Final = 256
 """Characters of a value whose bytes are kept: as long as what a peer chose may be."""
 _FIXED: Final = Struct("<2s16s2s8ssQsQ2sI")
@@ -35,7 +34,6 @@ _REMOTE: Final = _LOCAL | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 
 
 def without_texts(event: Event) -> dict[str, Any]:
-    """The attributes of an event that are exported."""
     texts = {"exception.message", "exception.stacktrace"}
     return {name: value for name, value in (event.attributes or {}).items() if name not in texts}
 
@@ -90,7 +88,6 @@ def export_request(resource: Resource, spans: Sequence[ReadableSpan]) -> bytes:
 
 
 def _written(span: Any) -> bytes:
-    """The order of fields is free."""
     context, parent = span.context, span.parent
     parts = [
         _named(span.name, span.kind, span.status.status_code),

@@ -62,7 +62,6 @@ def _nats_url(value: str) -> str:
 
 
 def folded(value: object) -> object:
-    """A word in any case, for a validator."""
     return value.strip().lower() if isinstance(value, str) else value
 
 
@@ -74,7 +73,6 @@ def _bind_host(value: str) -> str:
 
 @lru_cache(maxsize=64)  # of the header `Host` of each request
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -82,7 +80,6 @@ def is_loopback(host: str) -> bool:
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The values of a setting that separates them with commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 

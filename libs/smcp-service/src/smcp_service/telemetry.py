@@ -35,7 +35,6 @@ TRACE_ID_KEY: Final = "smcp.trace_id"
 STATE_KEY: Final = "smcp"
 """Of the trace state of a trace that is dropped: milliseconds from which on a request is slow."""
 FLUSH_S: Final = 5.0
-"""How long leaving `open_telemetry` waits for the last spans to be exported."""
 SLOW_S: Final = 10.0
 """A request that takes longer is recorded in any case: as long as a peer waits for anything but a call."""
 MOST_PER_S: Final = 1_000_000.0
@@ -143,7 +142,6 @@ class TraceSampler(Sampler):
         return (True, "", None) if is_sampled else self._dropped
 
     def should_sample(self, parent_context: Context | None, *args: Any, **kwargs: Any) -> SamplingResult:
-        """As `decide`, for OpenTelemetry's own spans."""
         parent = get_current_span(parent_context).get_span_context()
         if parent.is_valid:
             is_sampled = self.decide(parent, is_untrusted=False)[0]
@@ -202,7 +200,6 @@ class RequestTracerProvider(TracerProvider):
             processor.on_end(span)
 
     def outcomes(self) -> dict[str, float]:
-        """How many spans became what (`OUTCOMES`)."""
         each = [found.counts for found in self._processors if isinstance(found, BoundedBatchSpanProcessor)]
         return {name: sum(counts[name] for counts in each) for name in OUTCOMES}
 

@@ -63,7 +63,6 @@ async def _authenticate(authenticator: Authenticator, request: web.Request, toke
 
 
 def refusal_response(error: SmcpError) -> web.Response:
-    """The HTTP response to a refusal: the flat error with HTTP's headers."""
     headers = {"Cache-Control": "no-store"}
     match error:
         case NotAuthenticated():
@@ -110,7 +109,6 @@ class UnauthenticatedClients:
         self._waiting[engine_id] = source, asyncio.get_running_loop().call_later(CONNECT_S, self._close, engine_id)
 
     def ended(self, engine_id: str) -> None:
-        """The connection is authenticated or closed. Idempotent."""
         if (waiting := self._waiting.pop(engine_id, None)) is not None:
             source, timer = waiting
             timer.cancel()

@@ -25,7 +25,6 @@ class BackgroundTasks:
         return len(self._tasks)
 
     def once(self, what: str, work: Work) -> None:
-        """Try once; a failure is logged."""
         self._run(self._try(what, work, once=True))
 
     def until_done(self, what: str, work: Work) -> None:

@@ -40,7 +40,6 @@ STANDSTILL_S: Final = 2.0
 CANCELLED: Final = Answer(orjson.dumps(tool_results.cancelled()))
 """The result of a call that was cancelled and that its Computer did not settle in time."""
 EVERY_S: Final = 0.25
-"""How often owners are asked after calls."""
 AWAY_S: Final = 0.4
 """For how long nobody may be there: a connection that broke is mostly back after less. Together with `EVERY_S` and
 `ASK_AFTER_S` it is below a second."""
@@ -197,7 +196,6 @@ class CallTable:
         return cancelled
 
     def settle_overdue(self, now: float) -> None:
-        """Answer the cancelled calls whose Computer did not."""
         for call in self:
             if call.cancelled_at is not None and now - call.cancelled_at >= CANCEL_GRACE_S:
                 self.settle(call, CANCELLED)

@@ -37,7 +37,6 @@ def of_acknowledgement(argument: bytes | None, limit: int) -> bytes | SmcpError:
 
 
 def result_of(answer: bytes) -> bytes | SmcpError:
-    """The result or error in an answer of up to 64 KiB."""
     outcome = read_error(answer, RESULT_FIELDS)
     return _rename_meta(outcome) if isinstance(outcome, bytes) else outcome
 

@@ -113,7 +113,6 @@ class ComputerTable:
                 self._confirm_soon(owned)
 
     def close(self, session: Session, office: str) -> None:
-        """The Computer is not a member, or no longer. Idempotent; does not wait."""
         owned = self._owned.pop((session.id, office), None)
         if owned is None:
             return
@@ -165,7 +164,6 @@ class ComputerTable:
             self.background.until_done("confirming a Computer", lambda: self._confirm(owned, generation))
 
     async def _confirm(self, owned: SocketIoComputer, generation: int) -> None:
-        """Raises Unavailable, BusError: not yet."""
         async with self._limit:
             if owned.closed or owned.confirmed >= generation or generation != self.ownership.generation:
                 return  # it left, was asserted meanwhile, or a later round confirms it

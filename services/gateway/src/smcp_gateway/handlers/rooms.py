@@ -67,7 +67,6 @@ class OfficeCursor:
     """That Computer's own cursor; None: go on after that Computer."""
 
     def write(self) -> str | None:
-        """The opaque text; None: longer than a cursor may be."""
         fields = orjson.dumps([_MARK, self.verb, self.computer, self.inner])
         text = base64.urlsafe_b64encode(fields).rstrip(b"=").decode()
         return text if len(text) <= MAX_CURSOR else None
@@ -103,7 +102,6 @@ class ListResources:
         self._max_values = max_values
         self._loop = asyncio.get_running_loop()
         self.skipped = 0
-        """How often a Computer was left out that failed or was silent."""
 
     async def __call__(self, request: Request, call: Call) -> Answer:
         """The answer of the named Computer, or the next page over all of them.

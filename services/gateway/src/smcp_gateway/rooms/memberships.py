@@ -138,7 +138,6 @@ class Memberships:
         self.background.until_done("telling of a member that left", end)
 
     def stop(self) -> None:
-        """The gateway stops: its clients reconnect elsewhere, so their calls are not cancelled."""
         self._stopping.set()
 
     async def _claim(self, office: Office, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> Joined:

@@ -91,7 +91,6 @@ class Generations:
         self._wanted.set()
 
     async def wanted(self) -> int:
-        """Wait until a repair is wanted; returns the current generation."""
         await self._wanted.wait()
         self._wanted.clear()
         return self.current
@@ -167,8 +166,6 @@ class Roster:
 
 
 class Office:
-    """One office: its members here, those on their way in, and its roster."""
-
     def __init__(self, name: str, offices: "Offices") -> None:
         self.name = name
         self.roster = Roster()

@@ -74,11 +74,9 @@ class Repair:
     background: BackgroundTasks
     generations: Generations
     kept: int = field(default=0, init=False)
-    """Seats that the registry kept for clients that were sent away."""
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
 
     async def run(self) -> None:
-        """Repair whenever it is wanted, until cancelled; retry after a failure."""
         backoff = Backoff(first_s=0.2, longest_s=2.0)
         while True:
             generation = await self.generations.wanted()

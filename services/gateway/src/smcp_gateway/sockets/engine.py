@@ -290,7 +290,6 @@ class Engine(engineio.AsyncServer):
         return outbox
 
     async def sweep(self) -> None:
-        """Close the clients that do not answer pings, until cancelled."""
         pause = min(SWEEP_S, float(self.ping_timeout) / 4)
         while True:
             began = time.monotonic()

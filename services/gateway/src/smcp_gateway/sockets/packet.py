@@ -119,7 +119,6 @@ def request_frame(packet_id: int, event: str, body: bytes) -> Frame:
 
 
 def event_frame(event: str, body: bytes) -> Frame:
-    """A notification; `body` is JSON."""
     return Frame(b"".join((b'42/smcp,["', event.encode(), b'",', body, b"]")))  # for many: copied once
 
 
@@ -247,23 +246,15 @@ def ack_argument(row: Row | None, answer: Answer, max_message: int, *, flat_erro
     if len(answer.body) > largest_reply(max_message):
         answer = failed(too_large(len(answer.body), max_message).body())
     shape = Ack.REPLY if row is None else row.ack
+    if answer.error is None:
+        if shape is Ack.REPLY:
+            return answer.body or NULL
+        return DONE if shape is Ack.DONE else NULL
+    is_call = row is not None and row.event == TOOL_CALL
+    if shape is not Ack.DONE and (flat_errors or not is_call or answer.error in READ_BY_PUBLISHED):
+        return answer.body
+    error = ErrorBody.model_validate(orjson.loads(answer.body))
     if shape is Ack.DONE:
-        return DONE if answer.error is None else _refused_ack(_error(answer.body), with_details=flat_errors)
-    if answer.error is None and shape is not Ack.REPLY:
-        return NULL
-    if answer.error is None or flat_errors or row is None or row.event != TOOL_CALL:
-        return answer.body or NULL
-    return answer.body if answer.error in READ_BY_PUBLISHED else _failed_result(_error(answer.body))
-
-
-def _refused_ack(error: ErrorBody, *, with_details: bool) -> bytes:
-    return orjson.dumps([False, refusal(error), *([error.details] if with_details else [])])
-
-
-def _failed_result(error: ErrorBody) -> bytes:
+        return orjson.dumps([False, refusal(error), *([error.details] if flat_errors else [])])
     result = tool_results.failed(error.message)
     return orjson.dumps(result | {"meta": {"a2c_error": {"code": error.code, "details": error.details}}})
-
-
-def _error(body: bytes) -> ErrorBody:
-    return ErrorBody.model_validate(orjson.loads(body))

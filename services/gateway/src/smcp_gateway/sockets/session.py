@@ -112,7 +112,6 @@ class Session:
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
     max_reply_bytes: int = 0
-    """How many bytes of large replies may wait for it beside its outbox."""
     reply_bytes: int = 0
     was_refused: bool = False
     counted_in: CountedIn | None = field(default=None, repr=False)
@@ -196,8 +195,6 @@ class Session:
 
 
 class Sessions:
-    """All connected clients, by session id."""
-
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._by_connection: dict[str, Session] = {}

@@ -52,7 +52,6 @@ class Connection:
             max_msg_size=size, timeout=LINGER_S, compress=False, decode_text=False, autoping=False
         )
         self._received = 0
-        """Messages and pieces of them so far."""
         self._size = 0
         self._goodbye = False
         """The client closed the WebSocket in order; python-socketio's says nothing else when it disconnects."""
