@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult, LeaseRenewal
 from smcp_gateway.app import Gateway
-from smcp_gateway.rooms.seats import PER_S, Repair, due, surplus
+from smcp_gateway.rooms.seats import PER_S, Repair, due
 from smcp_registry.bucket_watch import Change
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, agent_and_box, call, in_time, two_gateways
@@ -109,7 +109,7 @@ def is_even(world: World, count: int) -> bool:
     """
     share = -(-count // 2)
     here = [len(gateway.sessions) for gateway in world.gateways]
-    return sum(here) == count and not surplus(max(here), share)
+    return sum(here) == count and not due(max(here), share, SPREAD_S)
 
 
 def comings_and_goings(client: Client) -> tuple[int, int]:
@@ -309,7 +309,7 @@ def test_how_many_clients_are_moved_in_a_second(sockets: int, share: int | None,
 @given(st.integers(0, 3000), st.integers(0, 3000))
 def test_a_surplus_is_moved_in_time_and_no_more(sockets: int, share: int) -> None:
     before, seconds = sockets, 0
-    while surplus(sockets, share):
+    while due(sockets, share, 60.0):
         sockets -= due(sockets, share, 60.0)
         seconds += 1
     assert sockets >= min(before, share)

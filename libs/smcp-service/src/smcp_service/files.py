@@ -100,10 +100,8 @@ class WatchedFile(Generic[Value]):
         self.value = read(path)
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed; returns whether it had. Blocks: call it in a thread.
-
-        Raises UnusableFile, once per change, if the file cannot be read; the value stays as it is.
-        """
+        """Read the file again if it has changed; returns whether it had. Blocks: call it in a thread. Raises
+        UnusableFile, once per change, if the file cannot be read; the value stays as it is."""
         now = stamp(self._path)  # before reading: a change meanwhile is seen next time
         if now == self._seen:
             return False

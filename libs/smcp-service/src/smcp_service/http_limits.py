@@ -1,8 +1,7 @@
 """Serves HTTP, and limits what clients may cost before they are authenticated.
 
 `listening` serves one aiohttp application, with a `Gate` for each connection; `smcp_mcp` puts gates before uvicorn. A
-connection is unauthenticated until the application calls `let_in` (for good) or `of_member` (for one request). Until
-then its bytes and time are bounded here, and the number of such connections. The application bounds members.
+connection is unauthenticated until the application calls `let_in` (for good) or `of_member` (for one request).
 """
 
 import asyncio

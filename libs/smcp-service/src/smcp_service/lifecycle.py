@@ -1,7 +1,4 @@
-"""The life of a process, and its exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
-
-What the `main` of a process opens it opens with ``async with``, so that leaving drains.
-"""
+"""The life of a process, and its exit codes: 0 done, 1 failed, 2 wrong usage or configuration."""
 
 import asyncio
 import concurrent.futures

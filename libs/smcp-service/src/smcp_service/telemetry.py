@@ -48,10 +48,8 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_E
 
 @asynccontextmanager
 async def open_telemetry(service: str) -> AsyncIterator[TracerProvider | None]:
-    """Set up traces for this process while the body runs, and export what is left when it ends, in 5 s. None: off.
-
-    Open it before anything asks for a tracer, and once (RuntimeError): OpenTelemetry keeps its provider.
-    """
+    """Set up traces for this process while the body runs, and export what is left when it ends. None: off. Open it
+    before anything asks for a tracer, and once (RuntimeError): OpenTelemetry keeps its provider."""
     environ = os.environ
     if not _is_exported(environ):
         yield None

@@ -25,7 +25,7 @@ RESULT_FIELDS: Final = frozenset({"content", "isError"})
 
 
 def of_acknowledgement(argument: bytes | None, limit: int) -> bytes | SmcpError:
-    """A JSON-object acknowledgement, possibly a flat error, as it came. The Agent's gateway parses it."""
+    """A JSON object, possibly a flat error, as it came."""
     if argument == b"":
         return Internal("the Computer answered nothing, no JSON object: it may not know this request")
     text = (argument or b"").strip()

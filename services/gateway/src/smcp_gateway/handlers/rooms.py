@@ -104,13 +104,8 @@ class ListResources:
         self.skipped = 0
 
     async def __call__(self, request: Request, call: Call) -> Answer:
-        """The answer of the named Computer, or the next page over all of them.
-
-        Raises:
-            Malformed: this list did not give the cursor (`details.field`).
-            NotInOffice: the Agent has just left.
-            SmcpError: as `Relay`, where a Computer is named.
-        """
+        """The answer of the named Computer, or the next page over all of them. Raises Malformed (this list did not give
+        the cursor), NotInOffice (the Agent has just left), or what `Relay` raises for a named Computer."""
         if request.computerId is not None:
             return await self._relay(request, call)
         params = request.payload.params
@@ -194,13 +189,8 @@ def _addressed(payload: Any, name: str, inner: str | None) -> dict[str, Any]:
 
 
 async def read_page(answer: bytes, verb: str, most: int) -> dict[str, Any]:
-    """A Computer's page: the envelope around a result with items. `most`: how many JSON values it may have.
-
-    Raises:
-        Malformed: the Computer refused the cursor (`details.field`).
-        NotFound: it has no resources.
-        Internal: the answer is no page. TooLarge: see `exact_json.read_answer`.
-    """
+    """A Computer's page: the envelope around a result with items. `most`: how many JSON values it may have. Raises
+    Malformed (the Computer refused the cursor), NotFound (it has no resources), Internal (it is no page), TooLarge."""
     envelope = await exact_json.read_answer(answer, most, "the page")
     match envelope.get("payload"):
         case {"error": {**error}}:

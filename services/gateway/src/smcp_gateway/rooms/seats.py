@@ -197,14 +197,10 @@ def _record(membership: Membership, *, moving: bool) -> Member:
     return Member(office=office, role=role, name=name, claim=membership.claim, moving=moving)
 
 
-def surplus(sockets: int, share: int | None) -> int:
-    """How many of `sockets` are above the fair share (None: unknown)."""
-    return 0 if share is None else max(0, sockets - math.floor(share * (1 + MARGIN_SHARE)) - MARGIN)
-
-
 def due(sockets: int, share: int | None, spread_s: float) -> int:
-    """How many to send away in this second. Twice the share is shed within `spread_s`, unless `PER_S` limits it."""
-    return min(surplus(sockets, share), math.ceil(sockets / spread_s), PER_S)
+    """How many of `sockets` to send away in this second: twice the fair share (None: unknown) is shed in `spread_s`."""
+    surplus = 0 if share is None else sockets - math.floor(share * (1 + MARGIN_SHARE)) - MARGIN
+    return max(0, min(surplus, math.ceil(sockets / spread_s), PER_S))
 
 
 @dataclass(eq=False, repr=False)
