@@ -168,8 +168,7 @@ def keep_freed_memory() -> bool:
 
 
 def allow_many_files() -> None:
-    """Raise the soft limit of open files, often 1,024, to the hard one: each connection is a file. For processes that
-    start no others, which would inherit it."""
+    """Raise the soft limit of open files, often 1,024, to the hard one. For processes that start no others."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):  # macOS calls its limit infinite, and takes no more than its kernel has
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

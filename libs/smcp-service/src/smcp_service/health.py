@@ -1,7 +1,4 @@
-"""`/livez` (the process runs), `/readyz` (it can do its work), `/metrics`, and `/statz` (what it holds; `SMCP_STATS`).
-
-They are served on a port of their own (`serve_health`), or by an application that the service has anyway.
-"""
+"""`/livez` (the process runs), `/readyz` (it can do its work), `/metrics`, `/statz` (what it holds; `SMCP_STATS`)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping

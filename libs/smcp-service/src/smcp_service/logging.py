@@ -1,8 +1,8 @@
 """Logs: one line of JSON per event, or something for people when a terminal is attached.
 
 structlog renders the records of the standard library's `logging`, on standard error, with `timestamp` (ISO 8601),
-`level`, `service`, `logger`, and inside a call its `req_id`, `trace_id` and `office` (`bind_call`). Arguments and
-results of tools are never logged: libraries that log payloads are kept quiet, and tracebacks show no variables.
+`level`, `service`, `logger`, and inside a call its `req_id`, `trace_id` and `office`. Arguments and results of tools
+are never logged: libraries that log payloads are kept quiet, and tracebacks show no variables.
 """
 
 import json

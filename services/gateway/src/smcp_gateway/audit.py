@@ -1,7 +1,7 @@
 """What the gateway records (`smcp_bus.audit`): each event of a client is turned into what happened.
 
-Each attempt of a call has a record, also one whose answer never reached its Agent: whether it is repeated, here or at
-another gateway, cannot be known. Readers find the attempts of one call (`smcp_standalone.audit_reader`).
+Each attempt of a call has a record, also one whose answer never reached its Agent. Readers find those of one call
+(`smcp_standalone.audit_reader`).
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The Socket.IO Computers of this gateway, with their subscriptions on NATS and the ownership of their seats.
 
 When the connection to NATS breaks or this process is suspended, no call runs until the registry has confirmed the
-Computer again, by its view (so it works without quorum) or an assertion by `Repair`.
+Computer again, which works without quorum.
 """
 
 import asyncio

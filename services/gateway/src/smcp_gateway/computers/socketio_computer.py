@@ -1,7 +1,7 @@
 """One Socket.IO Computer in one office: the gateway answers its NATS subject for it.
 
-Requests are emitted to its socket, and its acknowledgements go back unchanged. Calls are kept by `smcp_bus.owner`, as
-for native Computers. During an office switch one connection is served in two offices, by two objects.
+Calls are kept by `smcp_bus.owner`, as for native Computers. During an office switch one connection is served in two
+offices, by two objects.
 """
 
 import asyncio

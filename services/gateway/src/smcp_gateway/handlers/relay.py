@@ -80,14 +80,9 @@ class Relay:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
     async def __call__(self, request: BaseModel, call: Call) -> Answer:
-        """Relay one request.
-
-        Raises:
-            NotAllowed: the Agent's key or token is not for that Computer or tool (`details.field`).
-            SmcpError: what the Computer answered; NotFound: no such Computer in the office; TimedOut; Unavailable
-                (`details.may_have_run`); Internal: see `checked`; TooLarge: see `exact_json.check_cost`.
-            BusError: the bus failed before the Computer had the request, or while its answer was awaited.
-        """
+        """Relay one request. Raises NotAllowed (the Agent's key or token is not for that Computer or tool), NotFound (it
+        is not in the office), TimedOut, Unavailable (`details.may_have_run`), Internal (see `checked`), TooLarge (see
+        `exact_json.check_cost`), BusError, or what the Computer answered."""
         caller = call.caller
         assert caller.office is not None
         assert caller.name is not None
@@ -222,8 +217,7 @@ class Relay:
         return call.payload
 
     async def _until_run(self, subject: str, headers: Headers, pending: PendingCall, call: Call, span: Span) -> Reply:
-        """Send the request, again and again for as long as nobody has run it. The first tries follow at once: a
-        subscription may just be on its way between two nodes of NATS."""
+        """Send the request, again and again for as long as nobody has run it. The first tries follow at once."""
         backoff: Backoff | None = None
         until: float | None = None
         while True:
