@@ -80,7 +80,7 @@ class Relay:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
     async def __call__(self, request: BaseModel, call: Call) -> Answer:
-        """Relay one request. Raises NotAllowed (the Agent's key or token is not for that Computer or tool), NotFound (it
+        """Relay a request. Raises NotAllowed (the Agent's key or token is not for that Computer or tool), NotFound (it
         is not in the office), TimedOut, Unavailable (`details.may_have_run`), Internal (see `checked`), TooLarge (see
         `exact_json.check_cost`), BusError, or what the Computer answered."""
         caller = call.caller
