@@ -11,7 +11,6 @@ INTERRUPTED = 130
 
 
 def version_line(distribution: str, command: str | None = None) -> str:
-    """`COMMAND VERSION`; the command's name is by default the distribution's."""
     from importlib.metadata import version  # noqa: PLC0415 -- see above
 
     return f"{command or distribution} {version(distribution)}"

@@ -39,7 +39,6 @@ class Readiness:
         self.draining = True
 
     def problems(self) -> dict[str, str]:
-        """The reasons why the process is not ready, by check; empty when it is."""
         checks = self._checks or self._starting
         problems = {name: problem for name, check in checks.items() if (problem := check()) is not None}
         if self.draining:

@@ -55,8 +55,6 @@ class _Session(requests.Session):
 
 
 class OtlpHttpSpanExporter(SpanExporter):
-    """Takes all its settings from the standard variables. It runs in the exporter's thread."""
-
     def __init__(self, resource: Resource) -> None:
         self._session = _Session()
         self._inner = OTLPSpanExporter(session=self._session)

@@ -164,7 +164,6 @@ class TraceSampler(Sampler):
 
 
 def sampler_from(environ: Mapping[str, str]) -> TraceSampler:
-    """The sampler that `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` name; everything new by default."""
     name = value_of(environ, "OTEL_TRACES_SAMPLER") or "parentbased_always_on"
     kind = name.removeprefix("parentbased_")
     if kind == "always_off":

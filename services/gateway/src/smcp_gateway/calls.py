@@ -227,7 +227,6 @@ class OwnerProbe:
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
-        """Ask, and settle what was cancelled and is overdue, until cancelled."""
         async with asyncio.TaskGroup() as queries:
             while True:
                 await asyncio.sleep(EVERY_S)

@@ -204,7 +204,6 @@ class Memberships:
             await self._cancel(session, membership, calls)
 
     async def _cancel(self, session: Session, membership: Membership, calls: list[PendingCall]) -> None:
-        """Cancel the tool calls among them. Raises Unavailable, BusError."""
         _, role, name = membership.seat
         for call in calls:
             if role != "agent" or not call.tracked:

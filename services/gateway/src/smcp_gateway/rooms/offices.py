@@ -183,7 +183,6 @@ class Office:
         self._generations = offices.generations
 
     def admit(self, session: Session, membership: Membership) -> None:
-        """`session` is a member now: send it the notifications since its join."""
         missed = self.arriving.pop(session, [])
         self.members[session] = membership
         for notice in missed:

@@ -180,7 +180,6 @@ class Engine(engineio.AsyncServer):
         self.cut_off = 0
         self._pings: dict[str, asyncio.Task[Any]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
-        """asyncio itself may forget tasks."""
         self.on_message: Callable[[str, bytes | bytearray, int], Awaitable[None] | None]
         """A message came, with so many bytes before it was cut off. The next one is read after what this returns."""
 

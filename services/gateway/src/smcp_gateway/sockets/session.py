@@ -138,7 +138,6 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Whether a call from it or to it is pending."""
         return self.in_flight > 0 or len(self.asks) > 0
 
     @property
