@@ -122,7 +122,7 @@ def test_smcp_mcp_takes_its_settings_and_requires_a_key(monkeypatch: pytest.Monk
         check_access(settings)
         peers = {f"http://{peer}:{settings.mcp_port}" for peer in ("mcp-1", "mcp-2")}
         assert set(settings.mcp_peers.split(",")) == peers
-        assert set(settings.gateways) == {"http://gateway-1:8000", "http://gateway-2:8000"}
+        assert set(settings.url.split(",")) == {"http://gateway-1:8000", "http://gateway-2:8000"}
 
 
 def test_gateways_require_a_key_that_only_the_demo_has() -> None:
