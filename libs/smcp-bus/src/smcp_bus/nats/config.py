@@ -89,6 +89,7 @@ class BusConfig:
     ca: Path | None = None
     """The certificates (PEM) that a server's own is checked against; None: those of the system."""
     max_payload: int = 32 * MIB
+    """Bytes of the largest body, in and out."""
     name: str = "smcp"
     budget_bytes: int | None = None
     """Bytes of all incoming chunked bodies, and of all answers kept for pulling; None is
@@ -99,6 +100,7 @@ class BusConfig:
     patient: bool = True
     """Whether a refused credential is tried again until it is taken, as services do; a command gives up."""
     drain_timeout: float = 5.0
+    """Seconds that closing waits for handlers that still run."""
     ping_interval: float = 5.0
     """Seconds between pings; a connection that leaves two of them unanswered is broken."""
     backlog_messages: int = 65536
