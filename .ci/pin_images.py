@@ -19,7 +19,7 @@ IMAGE: Final = r"(?P<name>(?:[a-z0-9-]+/)?[a-z0-9-]+)"
 TAG: Final = r"(?P<tag>v?\d[\w.-]*)"
 WRITTEN: Final = (
     ("docker/*.Dockerfile", rf"(?<==){IMAGE}:{TAG}{DIGEST}"),
-    ("docker/images.sh", rf"(?<=image\.sh ){IMAGE}:{TAG}{DIGEST}"),
+    ("docker/*.sh", rf"(?<=image\.sh ){IMAGE}:{TAG}{DIGEST}"),
     ("docker/compose.yaml", rf"(?:(?<=image: )|(?<=:-)){IMAGE}:{TAG}{DIGEST}"),
     ("deploy/k8s/overlays/*/kustomization.yaml", rf'(?<=newName: ){IMAGE}(?P<key>\n +newTag: )"?{TAG}{DIGEST}"?'),
 )

@@ -11,8 +11,8 @@ docker="$(docker/client.sh)"
 export DOCKER="$docker"
 
 if [[ "${1:-}" != down ]]; then
-    NATS_IMAGE="${NATS_IMAGE:-$(docker/image.sh nats:2.15 nats)}"
-    HAPROXY_IMAGE="${HAPROXY_IMAGE:-$(docker/image.sh haproxy:2.8 debian)}"
+    NATS_IMAGE="${NATS_IMAGE:-$(docker/image.sh nats:2.15@sha256:5065f90de16fbd25fa91f85e25bc3b5a3fa386c4b06668f1487ffa8ad75178a0 nats)}"
+    HAPROXY_IMAGE="${HAPROXY_IMAGE:-$(docker/image.sh haproxy:2.8@sha256:bbec126b29d3dbc06437d2ea6694119467ea5c85ed6e487d28bb81a5a7e31805 debian)}"
     export NATS_IMAGE HAPROXY_IMAGE
 fi
 

@@ -4,8 +4,8 @@
 #
 # `make images` builds them: docker/images.sh lays all that goes in into build/images first, so nothing here needs a network.
 # BASE is any Debian-like image with Python 3.11 or newer, CA certificates and libstdc++; NODE one with Node in /usr/local.
-ARG BASE=python:3.11-slim-bookworm
-ARG NODE=node:22-bookworm-slim
+ARG BASE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
+ARG NODE=node:22-bookworm-slim@sha256:43ac6c60b8f89723f746e8a92ce91abd5017e627ce1ddfe4238355d3a30b772c
 
 FROM ${NODE} AS node
 

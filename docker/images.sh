@@ -39,8 +39,8 @@ wanted() {
     [[ " ${names[*]} " == *" $1 "* ]]
 }
 
-base="${BASE:-$(docker/image.sh python:3.11-slim-bookworm debian)}"
-node="${NODE:-$(docker/image.sh node:22-bookworm-slim node)}"
+base="${BASE:-$(docker/image.sh python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b debian)}"
+node="${NODE:-$(docker/image.sh node:22-bookworm-slim@sha256:43ac6c60b8f89723f746e8a92ce91abd5017e627ce1ddfe4238355d3a30b772c node)}"
 read -r python machine libc < <("$docker" run --rm --network none --entrypoint python3 "$base" -c \
     'import platform; print(platform.python_version(), platform.machine(), platform.libc_ver()[1] or "none")')
 [[ "$libc" == 2.* ]] || { echo "$base has no glibc: the wheels are for glibc" >&2; exit 1; }

@@ -2,7 +2,7 @@
 #
 # `make images` builds them: docker/images.sh lays all that goes in into build/images first, so nothing here needs a network.
 # BASE is any Debian-like image with Python 3.11 or newer and CA certificates.
-ARG BASE=python:3.11-slim-bookworm
+ARG BASE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 FROM ${BASE} AS services-packages
 RUN --mount=type=bind,source=build/images/wheels,target=/wheels --mount=type=bind,source=build/images/services.txt,target=/list.txt \
