@@ -309,6 +309,26 @@ async def test_a_key_has_few_calls_in_flight_and_streams_as_its_quota_says(tmp_p
             await asyncio.wait([call])
 
 
+async def test_a_request_of_another_key_does_not_wait_for_all_those_that_came_before_it(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil")
+    answered: list[str] = []
+    async with with_keys(keys) as service, aiohttp.ClientSession() as http:
+
+        async def ask(who: str, headers: dict[str, str]) -> None:
+            assert await asked(http, service, headers) == 200
+            answered.append(who)
+
+        await asyncio.gather(ask("anna", anna), ask("evil", evil))  # the office is held, and both are connected
+        answered.clear()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(60):
+                group.create_task(ask("evil", evil))
+            await eventually(lambda: answered)
+            group.create_task(ask("anna", anna))
+    assert answered.index("anna") < 30
+
+
 @ERAS
 async def test_a_key_may_ask_mcp_servers_for_resources_and_prompts_as_often_as_its_quota_says(
     tmp_path: Path, era: str

@@ -28,6 +28,7 @@ from smcp_agent.errors import Malformed, NotAllowed, NotAuthenticated, RateLimit
 from smcp_auth.client_addresses import counted_as
 from smcp_auth.quotas import Quotas
 from smcp_bus.callers import DELEGATES
+from smcp_bus.limits import ByteBudget
 from smcp_mcp.auth import Authorization, RequestHolder
 from smcp_mcp.buffered_request import BODY_S, BodyBudget, BufferedRequest
 from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, client_options
@@ -57,6 +58,10 @@ LONGEST_PAUSE_S: Final = 0.5
 """Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
 CHECK_S: Final = 30.0
 """Between two checks of the gateway while all is well."""
+BEGINNING: Final = 4
+"""Requests that may be beginning; of one key or token half of them, so that others need not wait for it."""
+BEGINS_S: Final = 0.003
+"""So long a request begins, if it is not answered before; then it waits for a Computer. It computes for some 3 ms."""
 NOT_HELD: Final = "this replica does not hold the seat of the office"
 _PATH: Final = "/mcp/"
 _GATE: Final = "smcp_mcp.gate"
@@ -88,6 +93,7 @@ class McpEndpoint(BaseRoute):
         self._offices = offices
         self._peers = peers
         self._quotas = quotas
+        self._beginning = ByteBudget(BEGINNING)
         self.bodies = BodyBudget(settings.max_request)
         self.requests: Counter[str] = Counter(dict.fromkeys(("here", "peer", "refused", "failed"), 0))
         """By who answered: this process as an MCP server, a peer, or this process with an error."""
@@ -135,8 +141,8 @@ class McpEndpoint(BaseRoute):
 
     async def _answer_counted(self, exchange: BufferedRequest, office: str, holder: RequestHolder) -> str:
         """Counts a request as in flight, and a stream of notifications as a connection. Raises RateLimited."""
-        settings, quotas = self._settings, self._quotas
-        with ExitStack() as counted, self.bodies.of(self._access.subject(exchange.request)) as hold:
+        settings, quotas, subject = self._settings, self._quotas, self._access.subject(exchange.request)
+        with ExitStack() as counted, self.bodies.of(subject) as hold:
             counted.callback(quotas.end, quotas.begin(holder, 0), 0)
             exchange.count_bytes = partial(quotas.arrived, holder)
             try:
@@ -147,6 +153,12 @@ class McpEndpoint(BaseRoute):
                 quotas.connected(holder)
                 counted.close()
                 counted.callback(quotas.disconnected, holder)
+            loop = asyncio.get_running_loop()
+            turn: asyncio.Future[None] = loop.create_future()
+            begins = self._beginning.ask(1, lambda: turn.done() or turn.set_result(None), subject)
+            counted.callback(begins.release)
+            await turn
+            loop.call_later(BEGINS_S, begins.release)
             served = self._served(exchange, office)
             if (outcome := await self._access.while_valid(exchange.request, served, streams=exchange.streams)) is None:
                 await exchange.break_off("the token was revoked, or has expired")
