@@ -153,12 +153,11 @@ class McpEndpoint(BaseRoute):
                 quotas.connected(holder)
                 counted.close()
                 counted.callback(quotas.disconnected, holder)
-            loop = asyncio.get_running_loop()
-            turn: asyncio.Future[None] = loop.create_future()
-            begins = self._beginning.ask(1, lambda: turn.done() or turn.set_result(None), subject)
+            turn = asyncio.Event()
+            begins = self._beginning.ask(1, turn.set, subject)
             counted.callback(begins.release)
-            await turn
-            loop.call_later(BEGINS_S, begins.release)
+            await turn.wait()
+            asyncio.get_running_loop().call_later(BEGINS_S, begins.release)
             served = self._served(exchange, office)
             if (outcome := await self._access.while_valid(exchange.request, served, streams=exchange.streams)) is None:
                 await exchange.break_off("the token was revoked, or has expired")
