@@ -1,4 +1,4 @@
-"""What an attack costs its victim, while a bystander in another office calls without a pause."""
+"""What an attack costs its victim while a bystander in another office keeps calling."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ ENDED_S: Final = 60.0
 USUAL: Final = 30
 """Calls before the attack. The slowest of them says how busy the machine is."""
 SLOWER: Final = 20
-"""So many times as slow as that a call may be during the attack, whose own work is in the same process as the call."""
+"""A call may take so many times as long during the attack, which runs in the same process as the caller."""
 LEAST_S: Final = 1.0
 """A call that is quicker than this is quick enough."""
 PACE_S: Final = 0.004
@@ -46,7 +46,7 @@ async def seconds_of_a_call(client: Client, name: str) -> float:
 
 @dataclass(frozen=True)
 class Bystander:
-    """The Agent of that name, which calls the Computer `box` of its office."""
+    """An Agent that calls the Computer `box` of its office."""
 
     client: Client
     name: str
@@ -58,7 +58,7 @@ class Bystander:
         return cls(client, name, max([await seconds_of_a_call(client, name) for _ in range(USUAL)]))
 
     async def costs(self, pid: int, attack: Callable[[], Awaitable[object]]) -> Cost:
-        """Run it while the bystander calls: each call is answered, and none takes much longer than usual."""
+        """Attack while the bystander calls. Asserts that no call fails or takes much longer than usual."""
         calls: list[float] = []
         over = asyncio.Event()
 

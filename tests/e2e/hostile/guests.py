@@ -1,4 +1,4 @@
-"""What all hostile guests share: who they are, and clients of a gateway that write packets themselves."""
+"""What all hostile guests share: names, keys, and clients of a gateway that write packets themselves."""
 
 import asyncio
 import json
@@ -18,22 +18,22 @@ from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.world import LAB, World
 
 AT_ONCE: Final = 100
-"""Where some are not answered: each group waits for them."""
+"""Inputs in one group. The next one waits for all of it."""
 ANSWER_S: Final = 30.0
 INTERNAL: Final = "internal error"
-"""The message where the system itself failed; a Computer whose answer is unreadable is another 500."""
+"""The message of a 500 by the system itself. One for a Computer's unreadable answer has another."""
 JOIN: Final = 10**9
-"""The number of the packet that joins."""
+"""The id of the packet that joins."""
 SERVERS: Final = {"raw": configs.stdio("raw"), "scripted": configs.stdio("scripted")}
 VICTIM: Final = Place("host-alpha", LAB, "alpha", SERVERS)
 GUEST: Final = Place("host-guest", LAB, "guest")
-"""A host with a credential for NATS, and no Computer but the attack itself."""
+"""A host with a credential for NATS. The attack is its only Computer."""
 RESULT: Final = {"content": [{"type": "text", "text": "a"}], "isError": False, "_meta": {"a": 1}}
 THIRD: Final = "third"
 """The office whose Agent is smcp-mcp, for hostile MCP clients."""
 
 Attack = Callable[["Guests", Mutator, int], Coroutine[Any, Any, Counter[str]]]
-"""Sends so many inputs; returns how often there was which outcome."""
+"""Sends so many inputs; returns how often each outcome came."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Keys:
 
 
 class Guests:
-    """The world that is attacked, and what the hostile ones know and have."""
+    """The world that is attacked, and what the attackers know and have."""
 
     def __init__(self, world: World, mcp: Process, directory: Path, keys: Keys) -> None:
         self.world = world
@@ -59,7 +59,7 @@ class Guests:
         """The inputs at which the system itself failed."""
 
     def outcome(self, answer: Any, said: object) -> str:
-        """`said`: the input that was answered so."""
+        """`said`: the input that it answers."""
         if not isinstance(answer, dict):
             return "answered"
         error = answer if "code" in answer else answer.get("payload", answer).get("error")
@@ -88,7 +88,7 @@ class Guests:
 
 @asynccontextmanager
 async def connected(url: str, token: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """A client that is let in, by packets that it writes itself."""
+    """A client that is let in. It writes its packets itself."""
     async with aiohttp.ClientSession() as http:
         address = f"{url}/socket.io/?EIO=4&transport=websocket"
         async with http.ws_connect(address, max_msg_size=64 * 1024 * 1024) as socket:
@@ -99,7 +99,7 @@ async def connected(url: str, token: str) -> AsyncIterator[aiohttp.ClientWebSock
 
 
 async def acknowledged(socket: aiohttp.ClientWebSocketResponse, numbers: set[int]) -> dict[int, Any]:
-    """The acknowledgements of these packets. Raises AssertionError: the connection ended; TimeoutError: none came."""
+    """The packets' acknowledgements. Raises AssertionError: the connection ended; TimeoutError: one is missing."""
     found: dict[int, Any] = {}
     async with asyncio.timeout(ANSWER_S):
         while numbers - found.keys():
@@ -129,7 +129,7 @@ async def call(
     params: object,
     timeout: int = 2,
 ) -> str:
-    """Returns the id of the request, which no other one has: a repeated one is not run."""
+    """Returns the request's id, a new one: a repeated request is not run."""
     req_id = f"{make.random.getrandbits(128):032x}"
     request = {"agent": "mallory", "req_id": req_id, "computer": computer, "tool_name": tool, "timeout": timeout}
     await socket.send_str(f"42/smcp,{number}" + json.dumps(["client:tool_call", {**request, "params": params}]))

@@ -1,4 +1,4 @@
-"""MCP servers of a Computer in `LAB`, and MCP clients of the office `THIRD` at smcp-mcp."""
+"""Hostile MCP servers of a Computer in `LAB`, and MCP clients of `THIRD` at smcp-mcp."""
 
 import asyncio
 import json
@@ -39,15 +39,15 @@ ASKED: Final = {
     "prompts/get": ("client:prompts/get",),
     "completion/complete": ("client:completion/complete",),
 }
-"""By which events a Computer is made to send a request of MCP."""
+"""The events that make a Computer send a request of MCP."""
 AT_START: Final = ("initialize", "tools/list")
-"""The requests that it sends to each server that starts."""
+"""What a Computer sends to each server that starts."""
 SERVERS_OF_A_FILE: Final = 5
 STREAM_S: Final = 0.3
 """How long a client reads a stream that does not end."""
 CONNECTIONS: Final = 25
 FAILED: Final = -32603
-"""JSON-RPC's code where a server itself failed."""
+"""JSON-RPC's code of an internal error."""
 
 
 async def an_mcp_server_that_is_called(guests: Guests, make: Mutator, count: int) -> Counter[str]:
@@ -98,7 +98,7 @@ def _request(event: str, number: int) -> dict[str, Any]:
 
 
 async def an_mcp_server_that_starts(guests: Guests, make: Mutator, count: int) -> Counter[str]:
-    """Several in one changed file; returns how often there was which state."""
+    """Several in each changed file; returns how often each state came."""
     seen = Counter[str]()
     async with connected(guests.url, guests.keys.agent) as socket:
         await join(socket, "agent", "mallory")

@@ -1,4 +1,4 @@
-"""Members of the office `LAB`, with keys for the gateway or a credential for NATS."""
+"""Hostile members of `LAB`, with keys for the gateway or a credential for NATS."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Inputs of hostile guests, made by chance from good ones. The same seed gives the same inputs."""
+"""Inputs of hostile guests, random changes of good ones. The same seed gives the same inputs."""
 
 import json
 from random import Random
@@ -186,7 +186,7 @@ MCP_RESULTS: Final[dict[str, dict[str, Any]]] = {
     "prompts/get": {"description": "d", "messages": [_MESSAGE]},
     "completion/complete": {"completion": {"values": ["a"], "total": 1, "hasMore": False}},
 }
-"""A good result of each request that a Computer sends to an MCP server, beside `tools/call`."""
+"""A good result of each request that a Computer sends to an MCP server, except `tools/call`."""
 ACCEPTED: Final = "application/json, text/event-stream"
 MCP_HEADERS: Final = {
     "MCP-Protocol-Version": ("2026-07-28", "2025-11-25", "2025-06-18", "1", "x" * 600),
@@ -218,7 +218,7 @@ class Mutator:
         return self.random.choice(VALUES)
 
     def changed(self, good: Any) -> Any:
-        """The value with some fields missing, of another kind, or beside others, at any depth."""
+        """The value with some fields missing, of another type, or added, at any depth."""
         if isinstance(good, list) and self.random.random() > 0.1:
             return [self.changed(inner) for inner in good]
         if not isinstance(good, dict):
@@ -231,7 +231,7 @@ class Mutator:
         return chosen
 
     def text(self, good: Any) -> bytes:
-        """JSON of almost the good value, or almost JSON."""
+        """JSON of the value as changed, or broken JSON."""
         text = json.dumps(self.changed(good), ensure_ascii=True).encode()
         return self.spoilt(text) if self.random.random() < 0.3 else text
 
@@ -259,7 +259,7 @@ class Mutator:
         return (self.spoilt(packet) if self.random.random() < 0.3 else packet).decode("utf-8", "replace")
 
     def headers(self) -> dict[str, str]:
-        """Those of an answer on the bus: mostly none."""
+        """Those of an answer on the bus: often none."""
         if self.random.random() < 0.4:
             return {}
         chosen = self.random.sample(BUS_HEADERS, self.random.randrange(1, 4))

@@ -1,4 +1,4 @@
-"""Strangers: clients without a token."""
+"""Hostile clients without a token."""
 
 import asyncio
 from collections import Counter
@@ -11,7 +11,7 @@ from tests.e2e.hostile.guests import AT_ONCE, Guests
 from tests.e2e.hostile.mutations import Mutator
 
 HALF_S: Final = 0.3
-"""How long a client stays that sent half a request; `test_e2e_hostile_unauthenticated` says what becomes of it."""
+"""How long a client of half a request waits; `test_e2e_hostile_unauthenticated` tests what the gateway does."""
 
 
 async def a_stranger_speaks_http(guests: Guests, make: Mutator, count: int) -> Counter[str]:

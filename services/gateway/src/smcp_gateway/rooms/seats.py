@@ -1,4 +1,4 @@
-"""The seats of this gateway's members at the registry: asserted after an outage of NATS, kept while clients move."""
+"""Asserts members' seats at the registry after an outage; sends clients away: drain, rebalance, expired tokens."""
 
 import asyncio
 import logging

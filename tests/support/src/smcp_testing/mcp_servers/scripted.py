@@ -1,11 +1,11 @@
-"""An MCP server over stdio of the 2025 era whose answers are chosen by who calls it.
+"""An MCP server over stdio of the 2025 era whose caller chooses its answers.
 
     python -m smcp_testing.mcp_servers.scripted [--answers FILE]
 
 Its tool `script(method, text)` keeps a text for the next request of that method. That request is answered by the text,
-with `$ID` replaced by its id, and then by an error, so that nobody waits if the text is no answer. The list that such a
-text belongs to is announced as changed. The file has such texts for the first requests, as JSON: method and text.
-Other requests are answered with empty lists, or with an error.
+with `$ID` replaced by its id, and then by an error, so that nobody waits if the text is no answer. If the method is one
+of `LISTS`, its list is announced as changed. FILE has texts for the first requests, as JSON: {method: text}. Other
+requests get a plain result, or an error.
 """
 
 import json
