@@ -1,14 +1,19 @@
 """Reply addresses: an answer goes to an inbox only."""
 
 import asyncio
+import logging
 
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from smcp_bus.bus import Incoming, Reply
+from smcp_bus.dispatch import Dispatcher
+from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.receiving import Entry, Inbox, is_inbox
+from smcp_bus.nats.wire import SIZE
+from smcp_bus.subjects import serve_requests
 from smcp_testing.nats_process import NatsServer
 
 SERVED = "smcp.v1.lab.server.computer.pc.list_room"
@@ -47,6 +52,21 @@ async def test_a_request_with_a_foreign_reply_address_is_not_run(nats_server: Na
 def test_an_inbox_is_recognized_by_its_root() -> None:
     assert is_inbox(b"_INBOX.gateway-1.ab12.1-cd")
     assert not any(is_inbox(address.encode()) for address in [*OUTSIDE, LONG])
+
+
+async def test_requests_that_no_process_of_ours_sends_write_nothing_to_the_log(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, open_bus(BusConfig(url=nats_url)) as peer:
+        await serve_requests(bus, Dispatcher({}), "smcp.v1.*.server.*.*.*")
+        with caplog.at_level(logging.INFO):
+            for _ in range(3):
+                peer.send(SERVED, OUTSIDE[0], b"", b"{}")
+                reply = await peer.request("smcp.v1.lab.server.computer.pc.unknown", b"{}", timeout=30)
+                assert reply.headers[ERROR] == "400"
+                reply = await peer.request(SERVED, b"{}", timeout=30, headers={SIZE: "none"})
+                assert reply.headers[ERROR] == "503"
+        assert caplog.records == []
 
 
 async def test_the_next_reply_address_cannot_be_guessed() -> None:

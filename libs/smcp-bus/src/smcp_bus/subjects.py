@@ -158,7 +158,7 @@ def request_handler(dispatcher: Dispatcher) -> RequestHandler:
         try:
             row, caller = route(incoming.subject, incoming.headers)
         except ValueError:
-            _log.warning("a request on a subject of no known form", extra={"subject": incoming.subject})
+            _log.debug("a request on a subject of no known form", extra={"subject": incoming.subject})
             return to_reply(failed(ErrorBody(code=ErrorCode.MALFORMED, message="no such event")))
         answer = await dispatcher.dispatch(
             row,

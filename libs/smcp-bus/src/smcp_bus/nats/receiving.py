@@ -134,7 +134,7 @@ class Inbox:
 
     def receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
         if reply and not is_inbox(reply):
-            _log.warning("a message wants its answer outside of the inboxes; it gets none")
+            _log.debug("a message wants its answer outside of the inboxes; it gets none")
             reply = b""
         entry = self.entries.get(subject[self._cut :])
         if entry is not None:
@@ -196,7 +196,7 @@ class Serving:
             _log.debug("dropped a message on %s that asks for no answer", self.subject)
             return
         if self.answers and not is_inbox(reply):
-            _log.warning("dropped a request on %s that wants its answer outside of the inboxes", self.subject)
+            _log.debug("dropped a request on %s that wants its answer outside of the inboxes", self.subject)
             return
         message = (subject.decode(), reply.decode() if self.answers else "", head, body, self._loop.time())
         if len(self._tasks) < self.limit:

@@ -337,7 +337,7 @@ class Transfers:
         except (RequestTimedOut, ConnectionLost):
             return None
         except TransferFailed as error:
-            _log.warning("a request was dropped: %s", error)
+            _log.debug("a request was dropped: %s", error)
             return error_reply(Unavailable("the request did not arrive whole"), {NOT_RUN: "1"})
 
     def keep(self, subject: str, reply: Reply, request: Incoming) -> Reply | None:
