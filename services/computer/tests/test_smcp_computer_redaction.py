@@ -12,6 +12,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 
+from smcp_bus import exact_json
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.errors import LONGEST_TEXT, RequestRefused, ServerFailed
 from smcp_computer.mcp.events import ServerEvents
@@ -167,6 +168,16 @@ def test_a_log_of_a_server_has_no_beginning_of_a_secret(tmp_path: Path, caplog: 
     for told in (caplog.messages[-1], caplog.text, file.read_text()):
         assert told.count("x x x") >= 1
         assert "canary" not in told
+
+
+def test_what_is_too_large_is_refused_for_a_fraction_of_what_it_costs_to_write_it() -> None:
+    value = {"content": [{"type": "text", "text": '\n"\\' * 10 * MAX_ERROR}], "isError": True, "n": 2**70}
+    began = time.process_time()
+    exact_json.written(value)
+    written = time.process_time()
+    with pytest.raises(ValueError, match="too large"):
+        Redactor().redact_json(value)
+    assert time.process_time() - written < (written - began) / 10
 
 
 LARGE_TEXT = LONG + "x" * MAX_ERROR
