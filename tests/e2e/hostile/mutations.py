@@ -291,7 +291,7 @@ class Mutator:
             headers[changed] = self.random.choice(MCP_HEADERS[changed])
         good: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
         if not method.startswith("notifications/"):
-            good["id"] = 1
+            good["id"] = self.random.getrandbits(32)  # of requests of one session at a time no two have the same
         return self.random.choice(["POST"] * 9 + ["GET"]), self.text(good), headers
 
     def tool_result(self) -> str:
