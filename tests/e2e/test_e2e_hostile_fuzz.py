@@ -1,5 +1,5 @@
-"""Inputs made by chance, from strangers, Agents, Computers, MCP servers and MCP clients: each is refused or answered,
-and other offices notice nothing.
+"""Inputs made by chance, from unauthenticated clients, Agents, Computers, MCP servers and MCP clients: each is refused
+or answered, and other offices notice nothing.
 
 During each batch every call in the other offices is as quick as before, after each attack memory is back, and nobody
 has left. What was found once has a test of its own in the other modules of this name.
@@ -25,7 +25,6 @@ from smcp_testing.mcp_service import OfficeClient, office_client
 from smcp_testing.ports import Ports
 from smcp_testing.profiles import scaled
 from smcp_testing.waiting import Stopwatch, eventually
-from tests.e2e.hostile.guests import GUEST, THIRD, VICTIM, Attack, Guests, Keys
 from tests.e2e.hostile.mcp_guests import (
     an_mcp_client,
     an_mcp_server_that_is_asked,
@@ -37,14 +36,15 @@ from tests.e2e.hostile.members import (
     a_computer_at_nats_that_answers,
     a_computer_at_the_gateway,
     a_computer_that_answers,
-    an_agent_of_another_office,
+    an_agent,
 )
 from tests.e2e.hostile.mutations import Mutator
-from tests.e2e.hostile.strangers import (
-    a_stranger_at_health_ports,
-    a_stranger_at_smcp_mcp,
-    a_stranger_speaks_http,
-    a_stranger_speaks_socketio,
+from tests.e2e.hostile.target import GUEST, THIRD, VICTIM, Attack, Keys, Target
+from tests.e2e.hostile.unauthenticated import (
+    unauthenticated_at_health_ports,
+    unauthenticated_at_smcp_mcp,
+    unauthenticated_http,
+    unauthenticated_socketio,
 )
 from tests.e2e.worlds.layout import OTHER_ALPHA, Place, command
 from tests.e2e.worlds.process import ForkedProcess
@@ -76,11 +76,11 @@ pytestmark = [pytest.mark.timeout(LONGEST_S), pytest.mark.alone]
 _log: Final = logging.getLogger(__name__)
 
 ATTACKS: Final[dict[str, tuple[Attack, float]]] = {
-    "a stranger speaks HTTP": (a_stranger_speaks_http, 0.1),
-    "a stranger at health ports": (a_stranger_at_health_ports, 0.05),
-    "a stranger at smcp-mcp": (a_stranger_at_smcp_mcp, 0.1),
-    "a stranger speaks Socket.IO": (a_stranger_speaks_socketio, 0.1),
-    "an Agent of another office": (an_agent_of_another_office, 0.2),
+    "HTTP at a gateway, unauthenticated": (unauthenticated_http, 0.1),
+    "HTTP at health ports": (unauthenticated_at_health_ports, 0.05),
+    "HTTP at smcp-mcp, unauthenticated": (unauthenticated_at_smcp_mcp, 0.1),
+    "Socket.IO, unauthenticated": (unauthenticated_socketio, 0.1),
+    "an Agent": (an_agent, 0.2),
     "a Computer at the gateway": (a_computer_at_the_gateway, 0.1),
     "a Computer that answers": (a_computer_that_answers, 0.1),
     "a Computer at NATS": (a_computer_at_nats, 0.05),
@@ -93,8 +93,8 @@ ATTACKS: Final[dict[str, tuple[Attack, float]]] = {
 """Each with its share of the inputs."""
 
 
-def rss(guests: Guests) -> dict[str, int]:
-    parts = [part for part in (*guests.world.parts, guests.mcp) if part is not guests.world.nats]
+def rss(target: Target) -> dict[str, int]:
+    parts = [part for part in (*target.world.parts, target.mcp) if part is not target.world.nats]
     return {part.name: psutil.Process(part.pid).memory_info().rss for part in parts}
 
 
@@ -133,7 +133,7 @@ class Bystanders:
 
 
 @asynccontextmanager
-async def opened(directory: Path) -> AsyncIterator[tuple[Guests, Bystanders]]:
+async def opened(directory: Path) -> AsyncIterator[tuple[Target, Bystanders]]:
     file = directory / "keys.json"
 
     def key(holder: str, office: str, role: str = "agent", **more: Any) -> str:
@@ -156,13 +156,13 @@ async def opened(directory: Path) -> AsyncIterator[tuple[Guests, Bystanders]]:
         environment={"SMCP_AUTH_KEYS": str(file), "SMCP_KEEP_RESULTS_S": "0"},
     )
     async with world_ as world, mcp_service(world, directory, own, file) as mcp:
-        guests = Guests(world, mcp, directory, keys)
+        target = Target(world, mcp, directory, keys)
         async with (
             SmcpAgent(world.url(), office=ELSEWHERE, name="bob", token=bob) as agent,
-            office_client(f"{guests.mcp_url}/mcp/{QUIET}", Authorization=f"Bearer {carol}") as client,
+            office_client(f"{target.mcp_url}/mcp/{QUIET}", Authorization=f"Bearer {carol}") as client,
         ):
             with world.telling():
-                yield guests, Bystanders(agent, client)
+                yield target, Bystanders(agent, client)
 
 
 @asynccontextmanager
@@ -189,33 +189,33 @@ async def mcp_service(world: World, directory: Path, token: str, keys: Path) -> 
 
 
 async def test_no_input_of_a_hostile_guest_costs_another_office_anything(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (guests, bystanders):
+    async with opened(tmp_path) as (target, bystanders):
         warm = Mutator(0)
         for attack, _ in ATTACKS.values():
-            await attack(guests, warm, 100)
+            await attack(target, warm, 100)
         await bystanders.measure_usual()
-        before = rss(guests)  # now that the bystander's Computer has run calls, too
+        before = rss(target)  # now that the bystander's Computer has run calls, too
         for number, (name, (attack, share)) in enumerate(ATTACKS.items(), start=1):
             make, left, seen = Mutator(number), round(INPUTS * share), Counter[str]()
             while left > 0:
                 batch = min(BATCH, left)
                 left -= batch
-                running = asyncio.create_task(attack(guests, make, batch))
+                running = asyncio.create_task(attack(target, make, batch))
                 await bystanders.requests(name)
                 while not running.done():
                     await bystanders.requests(name)
                     await asyncio.sleep(PACE_S)
                 seen += await running
-            assert not guests.failed, f"{name}: {guests.failed[:10]}"
+            assert not target.failed, f"{name}: {target.failed[:10]}"
             _log.info("%s: %s", name, dict(seen.most_common()))
 
             async def memory_is_back(name: str = name) -> bool:
-                now = rss(guests)
+                now = rss(target)
                 grown = {part: (was, now[part]) for part, was in before.items() if now[part] > was * GROWTH + SLACK}
                 assert not grown, (name, grown)
                 return True
 
             await eventually(memory_is_back, message="memory did not come back")
-            _log.info("%s: memory: %s", name, {part: now - before[part] for part, now in rss(guests).items()})
+            _log.info("%s: memory: %s", name, {part: now - before[part] for part, now in rss(target).items()})
         assert not [event for event in bystanders.heard if isinstance(event, ComputerLeft | Disconnected)]
         await bystanders.requests("afterwards")

@@ -13,19 +13,19 @@ from smcp_testing.event_payloads import GOOD
 from smcp_testing.mcp_servers import configs
 from smcp_testing.mcp_service import INITIALIZE
 from smcp_testing.waiting import eventually
-from tests.e2e.hostile.guests import (
+from tests.e2e.hostile.mutations import ACCEPTED, Mutator
+from tests.e2e.hostile.target import (
     ANSWER_S,
     AT_ONCE,
     SERVERS,
     THIRD,
     VICTIM,
-    Guests,
+    Target,
     acknowledged,
     call,
     connected,
     join,
 )
-from tests.e2e.hostile.mutations import ACCEPTED, Mutator
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.world import LAB
 
@@ -50,9 +50,9 @@ FAILED: Final = -32603
 """JSON-RPC's code of an internal error."""
 
 
-async def an_mcp_server_that_is_called(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+async def an_mcp_server_that_is_called(target: Target, make: Mutator, count: int) -> Counter[str]:
     seen = Counter[str]()
-    async with connected(guests.url, guests.keys.agent) as socket:
+    async with connected(target.url, target.keys.agent) as socket:
         await join(socket, "agent", "mallory")
         for start in range(0, count, AT_ONCE):
             said: dict[int, str] = {}
@@ -60,14 +60,14 @@ async def an_mcp_server_that_is_called(guests: Guests, make: Mutator, count: int
                 said[number] = make.tool_result()
                 await call(socket, number, make, VICTIM.name, "say", {"text": said[number], "big": 10})
             answers = await acknowledged(socket, set(said))
-            seen.update(guests.outcome(answers[number], text) for number, text in said.items())
+            seen.update(target.outcome(answers[number], text) for number, text in said.items())
     return seen
 
 
-async def an_mcp_server_that_is_asked(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+async def an_mcp_server_that_is_asked(target: Target, make: Mutator, count: int) -> Counter[str]:
     """For its resources, prompts and completions."""
     seen = Counter[str]()
-    async with connected(guests.url, guests.keys.agent) as socket:
+    async with connected(target.url, target.keys.agent) as socket:
         await join(socket, "agent", "mallory")
         for start in range(0, count, AT_ONCE):
             numbers = range(start, min(start + AT_ONCE, count))
@@ -81,7 +81,7 @@ async def an_mcp_server_that_is_asked(guests: Guests, make: Mutator, count: int)
                 event = make.random.choice(ASKED[method])
                 await socket.send_str(f"42/smcp,{number}" + json.dumps([event, _request(event, number)]))
             answers = await acknowledged(socket, set(said))
-            seen.update(guests.outcome(answers[number], answer) for number, answer in said.items())
+            seen.update(target.outcome(answers[number], answer) for number, answer in said.items())
     return seen
 
 
@@ -97,15 +97,15 @@ def _request(event: str, number: int) -> dict[str, Any]:
     return {**good, "agent": "mallory", "computer": VICTIM.name}
 
 
-async def an_mcp_server_that_starts(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+async def an_mcp_server_that_starts(target: Target, make: Mutator, count: int) -> Counter[str]:
     """Several in each changed file; returns how often each state came."""
     seen = Counter[str]()
-    async with connected(guests.url, guests.keys.agent) as socket:
+    async with connected(target.url, target.keys.agent) as socket:
         await join(socket, "agent", "mallory")
         for start in range(0, count, SERVERS_OF_A_FILE):
             names = [f"s{number}" for number in range(start, min(start + SERVERS_OF_A_FILE, count))]
-            servers = {name: _started(make, guests.directory / f"{name}.answers.json") for name in names}
-            Place(VICTIM.credential, LAB, VICTIM.name, SERVERS | servers).config(guests.directory)
+            servers = {name: _started(make, target.directory / f"{name}.answers.json") for name in names}
+            Place(VICTIM.credential, LAB, VICTIM.name, SERVERS | servers).config(target.directory)
             states: dict[str, str] = {}
 
             async def settled(names: list[str] = names, states: dict[str, str] = states) -> bool:
@@ -116,7 +116,7 @@ async def an_mcp_server_that_starts(guests: Guests, make: Mutator, count: int) -
 
             await eventually(settled, message="the servers of a changed file did not start")
             seen.update(states[name] for name in names)
-        VICTIM.config(guests.directory)
+        VICTIM.config(target.directory)
     return seen
 
 
@@ -126,11 +126,11 @@ def _started(make: Mutator, file: Path) -> dict[str, Any]:
     return configs.stdio("scripted", "--answers", str(file))
 
 
-async def an_mcp_client(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+async def an_mcp_client(target: Target, make: Mutator, count: int) -> Counter[str]:
     """Of both eras, with a session or without."""
     seen = Counter[str]()
-    url = f"{guests.mcp_url}/mcp/{THIRD}"
-    authorization = {"Authorization": f"Bearer {guests.keys.mcp_client}"}
+    url = f"{target.mcp_url}/mcp/{THIRD}"
+    authorization = {"Authorization": f"Bearer {target.keys.mcp_client}"}
     async with aiohttp.ClientSession(headers=authorization, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as http:
         async with http.post(url, json=INITIALIZE, headers={"Accept": ACCEPTED}) as opened:
             session = opened.headers["Mcp-Session-Id"]
@@ -144,10 +144,10 @@ async def an_mcp_client(guests: Guests, make: Mutator, count: int) -> Counter[st
                     with suppress(TimeoutError):
                         async with asyncio.timeout(STREAM_S if streams else None):
                             if f'"code":{FAILED}' in (await answer.text()).replace(" ", ""):
-                                guests.failed.append((method, body, headers))
+                                target.failed.append((method, body, headers))
                     seen[str(answer.status)] += 1
                     if answer.status >= 500:
-                        guests.failed.append((method, body, headers))
+                        target.failed.append((method, body, headers))
             except aiohttp.ClientConnectionError:
                 seen["closed"] += 1
 

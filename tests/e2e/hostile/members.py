@@ -11,24 +11,24 @@ from smcp_bus import registry_contract, subjects
 from smcp_proto import catalog
 from smcp_testing.event_payloads import GOOD
 from smcp_testing.nats_peer import nats_peer
-from tests.e2e.hostile.guests import (
+from tests.e2e.hostile.mutations import Mutator
+from tests.e2e.hostile.target import (
     ANSWER_S,
     AT_ONCE,
     GUEST,
     RESULT,
     VICTIM,
-    Guests,
+    Target,
     acknowledged,
     call,
     connected,
     join,
 )
-from tests.e2e.hostile.mutations import Mutator
 from tests.e2e.worlds.world import LAB
 
 
 async def _events(
-    guests: Guests, socket: aiohttp.ClientWebSocketResponse, make: Mutator, count: int, names: list[str]
+    target: Target, socket: aiohttp.ClientWebSocketResponse, make: Mutator, count: int, names: list[str]
 ) -> Counter[str]:
     seen = Counter[str]()
     for start in range(0, count, 50):
@@ -42,37 +42,37 @@ async def _events(
             sent[number] = said = [event, body if body is not None else {}]
             await socket.send_str(f"42/smcp,{number}" + json.dumps(said))
         answers = await acknowledged(socket, set(sent))
-        seen.update(guests.outcome(answers[number], said) for number, said in sent.items())
+        seen.update(target.outcome(answers[number], said) for number, said in sent.items())
     return seen
 
 
-async def an_agent_of_another_office(guests: Guests, make: Mutator, count: int) -> Counter[str]:
-    async with connected(guests.url, guests.keys.agent) as socket:
+async def an_agent(target: Target, make: Mutator, count: int) -> Counter[str]:
+    async with connected(target.url, target.keys.agent) as socket:
         await join(socket, "agent", "mallory")
         names = [event for event in GOOD if event not in ("server:leave_office", "server:join_office")]
-        return await _events(guests, socket, make, count, [*names, "client:other", "server:update_other"])
+        return await _events(target, socket, make, count, [*names, "client:other", "server:update_other"])
 
 
-async def a_computer_at_the_gateway(guests: Guests, make: Mutator, count: int) -> Counter[str]:
-    async with connected(guests.url, guests.keys.computer) as socket:
+async def a_computer_at_the_gateway(target: Target, make: Mutator, count: int) -> Counter[str]:
+    async with connected(target.url, target.keys.computer) as socket:
         await join(socket, "computer", "evil")
         names = [event for event in GOOD if event.startswith(("server:update", "notify:", "server:resources"))]
-        return await _events(guests, socket, make, count, names)
+        return await _events(target, socket, make, count, names)
 
 
-async def a_computer_at_nats(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+async def a_computer_at_nats(target: Target, make: Mutator, count: int) -> Counter[str]:
     seen = Counter[str]()
     verbs = {catalog.verb_of(event) for event in GOOD if event.startswith("server:")} | {
         verb for prefix, verb in registry_contract.ROWS if prefix == "server"
     }
     asked = [subjects.server(LAB, "computer", GUEST.name, verb) for verb in sorted(verbs | {"x"})]
     leases = [subjects.hosts(GUEST.credential, "p1", "lease")]
-    async with nats_peer(guests.world.nats_url, guests.world.credentials / f"{GUEST.credential}.json") as peer:
+    async with nats_peer(target.world.nats_url, target.world.credentials / f"{GUEST.credential}.json") as peer:
 
         async def ask(subject: str, body: bytes) -> None:
             message = await peer.client.request(subject, body, timeout=ANSWER_S)
             try:
-                seen[guests.outcome(json.loads(message.data), (subject, body))] += 1
+                seen[target.outcome(json.loads(message.data), (subject, body))] += 1
             except ValueError:
                 seen["answered"] += 1
 
@@ -84,7 +84,7 @@ async def a_computer_at_nats(guests: Guests, make: Mutator, count: int) -> Count
     return seen
 
 
-async def a_computer_that_answers(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+async def a_computer_that_answers(target: Target, make: Mutator, count: int) -> Counter[str]:
     seen, said = Counter[str](), dict[str, bytes]()
 
     async def answer(socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -98,8 +98,8 @@ async def a_computer_that_answers(guests: Guests, make: Mutator, count: int) -> 
                 await socket.send_str(f"43/smcp,{number}" + text.decode("utf-8", "replace"))
 
     async with (
-        connected(guests.url, guests.keys.computer) as theirs,
-        connected(guests.url, guests.keys.agent) as socket,
+        connected(target.url, target.keys.computer) as theirs,
+        connected(target.url, target.keys.agent) as socket,
     ):
         await join(theirs, "computer", "evil")
         await join(socket, "agent", "mallory")
@@ -109,18 +109,18 @@ async def a_computer_that_answers(guests: Guests, make: Mutator, count: int) -> 
                 numbers = range(start, min(start + AT_ONCE, count))
                 asked = [await call(socket, number, make, "evil", "t", {}) for number in numbers]
                 answers = await acknowledged(socket, set(numbers))
-                seen.update(guests.outcome(answers[number], said.get(asked[number - start])) for number in numbers)
+                seen.update(target.outcome(answers[number], said.get(asked[number - start])) for number in numbers)
         finally:
             answering.cancel()
             await asyncio.wait({answering})
     return seen
 
 
-async def a_computer_at_nats_that_answers(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+async def a_computer_at_nats_that_answers(target: Target, make: Mutator, count: int) -> Counter[str]:
     seen, said = Counter[str](), dict[str, object]()
     async with (
-        nats_peer(guests.world.nats_url, guests.world.credentials / f"{GUEST.credential}.json") as peer,
-        connected(guests.url, guests.keys.agent) as socket,
+        nats_peer(target.world.nats_url, target.world.credentials / f"{GUEST.credential}.json") as peer,
+        connected(target.url, target.keys.agent) as socket,
     ):
 
         async def answer(message: Msg) -> None:
@@ -135,5 +135,5 @@ async def a_computer_at_nats_that_answers(guests: Guests, make: Mutator, count: 
             numbers = range(start, min(start + AT_ONCE, count))
             asked = {number: await call(socket, number, make, GUEST.name, "t", {}) for number in numbers}
             answers = await acknowledged(socket, set(numbers))
-            seen.update(guests.outcome(answers[number], said.get(asked[number])) for number in numbers)
+            seen.update(target.outcome(answers[number], said.get(asked[number])) for number in numbers)
     return seen

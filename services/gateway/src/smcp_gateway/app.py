@@ -25,7 +25,7 @@ from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import measure
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Offices
-from smcp_gateway.rooms.seats import Moves, Repair
+from smcp_gateway.rooms.repair_and_moves import Moves, Repair
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer

@@ -27,7 +27,7 @@ from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, capabilities_
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
-from smcp_gateway.rooms.seats import Repair
+from smcp_gateway.rooms.repair_and_moves import Repair
 from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Membership, Sessions
 from smcp_proto import schemas

@@ -57,7 +57,7 @@ MARGIN_SHARE: Final = 0.1
 AGE: Final = 3
 """Times the spread: a younger client stays. It may be about to join, or return at once through a sticky proxy."""
 
-_log: Final = logging.getLogger("smcp_gateway.rooms.seats")
+_log: Final = logging.getLogger("smcp_gateway.rooms.repair_and_moves")
 
 
 @dataclass(eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""What all hostile guests share: names, keys, and clients of a gateway that write packets themselves."""
+"""The system that is attacked, and what attacks share: keys, and clients of a gateway that write packets themselves."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ RESULT: Final = {"content": [{"type": "text", "text": "a"}], "isError": False, "
 THIRD: Final = "third"
 """The office whose Agent is smcp-mcp, for hostile MCP clients."""
 
-Attack = Callable[["Guests", Mutator, int], Coroutine[Any, Any, Counter[str]]]
+Attack = Callable[["Target", Mutator, int], Coroutine[Any, Any, Counter[str]]]
 """Sends so many inputs; returns how often each outcome came."""
 
 
@@ -46,7 +46,7 @@ class Keys:
     """Of an MCP client, for `THIRD`."""
 
 
-class Guests:
+class Target:
     """The world that is attacked, and what the attackers know and have."""
 
     def __init__(self, world: World, mcp: Process, directory: Path, keys: Keys) -> None:

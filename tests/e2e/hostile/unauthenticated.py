@@ -7,26 +7,26 @@ from typing import Final
 
 import aiohttp
 
-from tests.e2e.hostile.guests import AT_ONCE, Guests
 from tests.e2e.hostile.mutations import Mutator
+from tests.e2e.hostile.target import AT_ONCE, Target
 
 HALF_S: Final = 0.3
 """How long a client of half a request waits; `test_e2e_hostile_unauthenticated` tests what the gateway does."""
 
 
-async def a_stranger_speaks_http(guests: Guests, make: Mutator, count: int) -> Counter[str]:
-    return await _requests(guests, [guests.url], make, count)
+async def unauthenticated_http(target: Target, make: Mutator, count: int) -> Counter[str]:
+    return await _requests(target, [target.url], make, count)
 
 
-async def a_stranger_at_health_ports(guests: Guests, make: Mutator, count: int) -> Counter[str]:
-    return await _requests(guests, guests.health_urls, make, count)
+async def unauthenticated_at_health_ports(target: Target, make: Mutator, count: int) -> Counter[str]:
+    return await _requests(target, target.health_urls, make, count)
 
 
-async def a_stranger_at_smcp_mcp(guests: Guests, make: Mutator, count: int) -> Counter[str]:
-    return await _requests(guests, [guests.mcp_url], make, count)
+async def unauthenticated_at_smcp_mcp(target: Target, make: Mutator, count: int) -> Counter[str]:
+    return await _requests(target, [target.mcp_url], make, count)
 
 
-async def _requests(guests: Guests, urls: Sequence[str], make: Mutator, count: int) -> Counter[str]:
+async def _requests(target: Target, urls: Sequence[str], make: Mutator, count: int) -> Counter[str]:
     seen = Counter[str]()
 
     async def one(request: bytes) -> None:
@@ -39,7 +39,7 @@ async def _requests(guests: Guests, urls: Sequence[str], make: Mutator, count: i
             status = answer[9:12].decode("ascii", "replace")
             seen[status or "closed"] += 1
             if status.startswith("5"):
-                guests.failed.append(request)
+                target.failed.append(request)
         except ConnectionError:
             seen["closed"] += 1
         except TimeoutError:
@@ -54,12 +54,12 @@ async def _requests(guests: Guests, urls: Sequence[str], make: Mutator, count: i
     return seen
 
 
-async def a_stranger_speaks_socketio(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+async def unauthenticated_socketio(target: Target, make: Mutator, count: int) -> Counter[str]:
     seen = Counter[str]()
     async with aiohttp.ClientSession() as http:
         while (left := count - seen.total()) > 0:
             try:
-                async with http.ws_connect(f"{guests.url}/socket.io/?EIO=4&transport=websocket") as socket:
+                async with http.ws_connect(f"{target.url}/socket.io/?EIO=4&transport=websocket") as socket:
                     for _ in range(min(left, 25)):
                         await socket.send_str(make.packet())
                         seen["ignored"] += 1
