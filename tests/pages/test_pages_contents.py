@@ -2,7 +2,7 @@
 
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -113,3 +113,17 @@ def test_architecture_names_existing_files_and_functions() -> None:
         if not source or (function and not re.search(rf"(def|class) {function}\b", source)):
             wrong.append((file, function))
     assert wrong == []
+
+
+@pytest.mark.parametrize("command", APPS)
+def test_no_usage_line_has_doubled_brackets(command: str) -> None:
+    """Typer puts brackets around the metavar of an optional argument by itself."""
+
+    def usages(found: Any, path: str, above: Any = None) -> Iterator[str]:
+        context = found.make_context(path, [], parent=above, resilient_parsing=True)
+        yield found.get_usage(context)
+        for each, below in getattr(found, "commands", {}).items():
+            yield from usages(below, each, context)
+
+    shown = [*usages(typer.main.get_command(importlib.import_module(APPS[command]).app), command)]
+    assert [usage for usage in shown if "[[" in usage] == []

@@ -217,7 +217,7 @@ async def test_what_an_editor_puts_around_records_is_no_change_and_a_record_that
     path.write_bytes(b"\r\n".join([first, first, b"", *others, b""]))
     found = audit("verify", "--file", str(path))
     assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.startswith("4 records of 1 processes")
+    assert found.stdout.startswith("4 records of 1 process:")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def _not_writable(path: Path, error: OSError) -> ConfigError:
 def add(
     server: Annotated[str, typer.Argument(metavar="SERVER", help="The name of the MCP server")],
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND [ARGUMENT]...]", help="The program that is the server")
+        list[str] | None, typer.Argument(metavar="-- COMMAND [ARGUMENT]", help="The program that is the server")
     ] = None,
     url: Annotated[str | None, typer.Option(help="The URL of an MCP server over HTTP, in place of a command")] = None,
     sse: Annotated[bool, typer.Option("--sse", help="With --url: the server uses MCP's older transport, SSE")] = False,
@@ -203,7 +203,7 @@ def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
 
 
 def pin(
-    servers: Annotated[list[str] | None, typer.Argument(metavar="[SERVER]...", help="Only these MCP servers")] = None,
+    servers: Annotated[list[str] | None, typer.Argument(metavar="SERVER", help="Only these MCP servers")] = None,
     update: Annotated[bool, typer.Option("--update", help="Approve what changed, too")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking")] = False,
     office: Office = None,

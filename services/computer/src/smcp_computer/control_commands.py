@@ -231,7 +231,7 @@ def call(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE|@FILE|-]...",
+            metavar="KEY=VALUE|@FILE|-",
             help="Its parameters, converted by its schema. KEY=@FILE reads one value from a file; @FILE reads a JSON "
             "object of parameters from a file, `-` from standard input",
         ),

@@ -155,7 +155,8 @@ def verify(file: File = None) -> None:
             raise Failure(f"the audit trail is broken: {counted(len(problems), 'problem')}")
         if not (records := sum(map(len, chains.writers.values()))):
             raise Failure("there is no record: nothing was checked")
-        said = f"{counted(records, 'record')} of {len(chains.writers)} processes: none is missing or changed"
+        writers = f"{len(chains.writers)} process{'es' if len(chains.writers) != 1 else ''}"
+        said = f"{counted(records, 'record')} of {writers}: none is missing or changed"
         typer.echo(said if file is None else f"{said}; nothing holds the hash of the last one of each process")
 
     _run(main)

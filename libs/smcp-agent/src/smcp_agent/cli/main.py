@@ -107,7 +107,7 @@ Computer = Annotated[
     typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.", autocompletion=complete_computer),
 ]
 AnyComputer = Annotated[
-    str | None, typer.Argument(metavar="[COMPUTER]", help="Only this one (default: all of the office).")
+    str | None, typer.Argument(metavar="COMPUTER", help="Only this one (default: all of the office).")
 ]
 Server = Annotated[
     str | None, typer.Option(metavar="SERVER", help="The MCP server to ask (default: the Computer finds out).")
@@ -297,7 +297,7 @@ async def complete(
     computer: Computer,
     template: Annotated[str, typer.Argument(metavar="TEMPLATE", help="A URI template, as `templates` lists it.")],
     argument: Annotated[str, typer.Argument(metavar="ARGUMENT", help="One of its arguments.")],
-    value: Annotated[str, typer.Argument(metavar="[BEGINNING]", help="What the value begins with.")] = "",
+    value: Annotated[str, typer.Argument(metavar="BEGINNING", help="What the value begins with.")] = "",
     chosen: Annotated[
         list[str] | None,
         typer.Option(
@@ -335,7 +335,7 @@ def call(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar=f"[{ARGUMENT_FORMS}]...",
+            metavar=ARGUMENT_FORMS,
             help="The tool's parameters, converted by its schema. KEY=@FILE reads one value from a file; "
             "@FILE reads a JSON object of parameters from a file, `-` from standard input.",
         ),

@@ -102,7 +102,7 @@ def install(
     yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
     token_file: TokenFile = None,
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- OPTION]...", help="Options of `smcp-agent mcp` for the entry.")
+        list[str] | None, typer.Argument(metavar="-- OPTION", help="Options of `smcp-agent mcp` for the entry.")
     ] = None,
 ) -> None:
     """Add `smcp-agent mcp` to the file of an MCP client. It shows file and entry first, and keeps a copy."""
