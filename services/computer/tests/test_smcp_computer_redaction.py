@@ -189,7 +189,7 @@ def test_a_failure_that_is_too_large_to_be_redacted_while_others_wait_is_left_ou
     answer = received(types.JSONRPCResponse(jsonrpc="2.0", id=1, result=result))
     assert isinstance(answer, types.JSONRPCResponse)
     assert answer.result["isError"] is True
-    assert "has more than 1048576 bytes, and is left out" in answer.result["content"][0]["text"]
+    assert f"has more than {MAX_ERROR} bytes, and is left out" in answer.result["content"][0]["text"]
     error = failure("no", said)
     assert "is left out" in error.message
     assert error.data is None

@@ -35,8 +35,8 @@ SHOWN: Final = 256
 """Characters of a URI in a log: what a server sends has no bound."""
 SEARCHED: Final = 16 * 1024
 """Characters that are searched of a text of which less is shown: a secret that begins in what is shown ends in them."""
-MAX_ERROR: Final = exact_json.ONE_STEP
-"""Bytes of what is said about a failure. The event loop stands still for some 20 ms while they are searched."""
+MAX_ERROR: Final = 256 * 1024
+"""Bytes of what is said about a failure. The event loop stands still while they are searched: 15 ms for 30 secrets."""
 PER_VALUE: Final = 64
 """Each value in it counts as so many: it takes as long to look at."""
 

@@ -219,7 +219,9 @@ class Moves:
     settings: GatewaySettings
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _going: set[Session] = field(default_factory=set, init=False)
-    """Sessions above the fair share, or without a valid token, that are being sent away."""
+    """Sessions above the fair share that are being sent away."""
+    _ending: set[Session] = field(default_factory=set, init=False)
+    """Those without a valid token."""
     _share: int | None = field(default=None, init=False)
     _sockets_at_renewal: int = field(default=0, init=False)
     """The number of sockets that the fair share was computed from. Later ones do not count as surplus."""
@@ -280,10 +282,10 @@ class Moves:
                 await authenticator.refresh()
                 for session in self.sessions:
                     principal = session.principal
-                    if principal is None or session in self._going:
+                    if principal is None or session in self._ending:
                         continue
                     if (why := authenticator.ended(principal)) is not None:
-                        self._going.add(session)
+                        self._ending.add(session)
                         ends.create_task(self._end(session, why, may_return=authenticator.may_return(principal)))
 
     async def _end(self, session: Session, why: str, *, may_return: bool) -> None:
@@ -293,7 +295,7 @@ class Moves:
                 await self.repair.keep_seat(session)
             await self.transport.hang_up(session, why)
         finally:
-            self._going.discard(session)
+            self._ending.discard(session)
 
     def describe(self) -> LeaseRenewal:
         """The content of a lease renewal. The fair share is unknown until the answer comes."""
