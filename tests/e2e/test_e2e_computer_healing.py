@@ -137,7 +137,7 @@ async def test_without_a_wait_a_call_fails_at_once_with_the_reason(log: Path) ->
         with pytest.raises(ServerDied):
             await call(box, "die")
         await eventually(lambda: box.state is State.BACKOFF)
-        with pytest.raises(ServerNotRunning, match=r"'box' is not running \(\w+\): it went away"):
+        with pytest.raises(ServerNotRunning, match=r"'box' is not running \(\w+\): went away"):
             await call(box, "append")
 
 

@@ -82,7 +82,7 @@ async def test_servers_start_in_parallel_whatever_another_one_does() -> None:
         assert {name for name in reasons if servers[name].state is State.FAILED} == {"unset"}
         again = {servers[name].state for name in reasons if name != "unset"}
         assert again <= {State.BACKOFF, State.STARTING}
-        with pytest.raises(ServerNotRunning, match="'bad' is not running"):
+        with pytest.raises(ServerNotRunning, match=r"'bad' is not running \(\w+\): its command 'no-such-program'"):
             await call(servers["bad"], "echo", text="x")
 
 

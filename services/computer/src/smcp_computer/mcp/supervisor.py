@@ -144,7 +144,7 @@ class Supervisor:
         while self._is_over or self.connection is None or self.connection.watch.ended.is_set():
             left = until - time.monotonic()
             if self._is_over or left <= 0:
-                why = f": it {self.reason}" if self.reason else ""
+                why = f": {self.reason}" if self.reason else ""
                 raise ServerNotRunning(self.name, f"is not running ({self.state}){why}")
             self._wanted.set()
             self._opened.clear()
