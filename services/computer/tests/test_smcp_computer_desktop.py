@@ -198,6 +198,20 @@ async def test_a_small_desktop_does_not_wait_for_slow_windows_that_could_not_be_
             assert await desktop(here, desktop_size=2) == [shown("a"), shown("b", 0)]
 
 
+@pytest.mark.rule("answers.desktop.at_once")
+async def test_a_small_desktop_notices_a_window_that_comes_while_it_looks_at_many_others(nats_url: str) -> None:
+    silent = {window("c", number): "never" for number in range(500)}
+    async with world(
+        nats_url,
+        {"read_s": 25.0},
+        alpha=configs.context("2025", windows=2, host="a"),
+        gamma=configs.context("2026", windows=len(silent), host="c", misbehave=silent),
+    ) as here:
+        async with within(15):
+            for _ in range(5):
+                assert await desktop(here, desktop_size=2) == [shown("a", 0), shown("a", 1)]
+
+
 @pytest.mark.rule("answers.desktop.at_once", "answers.desktop.ages")
 async def test_a_small_desktop_waits_for_a_slow_window_that_comes_first_and_shows_its_last_contents(
     nats_url: str,

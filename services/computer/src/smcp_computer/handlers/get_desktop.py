@@ -128,8 +128,8 @@ class Desktop:
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while not (is_enough or all(part.is_done for part in parts)):
-                    came.clear()
                     await came.wait()
+                    came.clear()  # before it looks: what comes meanwhile is looked at next
                     if size is not None:
                         looked = loop.time()
                         is_enough = self._is_certain(parts, only, size, history)
