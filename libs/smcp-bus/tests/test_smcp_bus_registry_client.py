@@ -128,6 +128,29 @@ async def test_a_shorter_lease_of_the_registries_is_used(nats_server: NatsServer
             running.cancel()
 
 
+async def test_what_changes_while_a_lease_is_renewed_is_told_by_one_more_renewal(nats_server: NatsServer) -> None:
+    renewals = 0
+    told = asyncio.Event()
+
+    async def registry(incoming: Incoming) -> Reply:
+        nonlocal renewals
+        renewals += 1
+        if renewals == 3:
+            told.set()
+        else:
+            keeper.renew_soon()
+        return Reply(LeaseState(renewed=True, lease_s=600).model_dump_json().encode())
+
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
+        keeper = LeaseKeeper(client_of(bus), lease_s=600, describe=LeaseRenewal, on_lapsed=lambda: None)
+        await keeper.acquire()
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(keeper.run())
+            await told.wait()
+            running.cancel()
+
+
 async def test_a_lease_survives_registries_that_are_away(nats_server: NatsServer) -> None:
     calls = 0
     again = asyncio.Event()

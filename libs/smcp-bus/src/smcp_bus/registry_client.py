@@ -277,10 +277,10 @@ class LeaseKeeper:
             timeout = None
             if self.acquired:
                 timeout = self.lease_s * (1 - RENEW_AT)
-                self._wake.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(jittered(self.lease_s * RENEW_AT)):
                         await self._wake.wait()
+                self._wake.clear()
             try:
                 state = await self.registry.renew_lease(self.describe(), timeout=timeout)
             except (BusError, SmcpError) as error:
