@@ -11,6 +11,7 @@ from aiohttp import web
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
 from smcp_service.http_limits import EdgeRules, Listener, UnauthenticatedConnections
 from smcp_service.lifecycle import Failure
+from smcp_service.metrics import Metrics
 from smcp_service.settings import ServiceSettings
 
 
@@ -94,6 +95,18 @@ async def test_statz_is_off_by_default() -> None:
     async with serve_health(ServiceSettings(), Readiness(), stats=Stats()) as server, aiohttp.ClientSession() as http:
         async with http.get(f"{server.url}/statz") as response:
             assert response.status == 404
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+async def test_a_request_of_a_page_of_another_origin_is_refused_by_health_ports(host: str) -> None:
+    settings, page = ServiceSettings(health_host=host), {"Host": "evil.example", "Origin": "http://evil.example"}
+    async with serve_health(settings, Readiness(), Metrics()) as server, aiohttp.ClientSession() as http:
+        url = f"http://127.0.0.1:{server.port}"
+        for headers, status in ((page, 403), (page | {"Origin": "null"}, 403), ({}, 200)):
+            async with http.get(f"{url}/metrics", headers=headers) as response:
+                assert response.status == status
+        async with http.get(f"{url}/readyz", headers=page) as response:
+            assert response.status == 503
 
 
 async def test_a_port_that_is_taken_is_a_failure_that_names_it() -> None:

@@ -232,6 +232,7 @@ async def test_a_page_that_reaches_this_address_by_another_name_is_refused(host:
         assert await status(server, "/livez", headers={"Host": host or "x"}) == 200
 
 
+@pytest.mark.parametrize("hosts", [(), None], ids=["names of loopback", "any Host"])
 @pytest.mark.parametrize(
     ("origin", "host", "allowed"),
     [
@@ -247,12 +248,22 @@ async def test_a_page_that_reaches_this_address_by_another_name_is_refused(host:
         ("http://", "127.0.0.1", False),
         ("http://[[[", "127.0.0.1", False),
         ("http://evil.example:8000", "evil.example:8000", False),
+        ("http://10.0.0.1:8000", "10.0.0.1:8000", False),
+        ("https://127.0.0.1.evil.example", "127.0.0.1.evil.example", False),
     ],
 )
-async def test_only_pages_of_allowed_origins_may_connect(origin: str, host: str, allowed: bool) -> None:
-    async with serving(hosts=(), origins=("https://console.example",)) as server:
+async def test_only_pages_of_allowed_origins_may_connect(
+    hosts: tuple[str, ...] | None, origin: str, host: str, allowed: bool
+) -> None:
+    async with serving(hosts=hosts, origins=("https://console.example",)) as server:
         headers = {"Origin": origin, "Host": host, "X-Forwarded-Host": origin.removeprefix("http://")}
         assert await status(server, headers=headers) == (200 if allowed else 403)
+
+
+async def test_a_client_may_say_the_url_that_it_connects_to_by_a_name_that_is_allowed() -> None:
+    async with serving(hosts=("office.example",)) as server:
+        for origin, answer in (("https://office.example", 200), ("https://office.example:8443", 403)):
+            assert await status(server, headers={"Origin": origin, "Host": "office.example"}) == answer
 
 
 async def test_malformed_requests_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:

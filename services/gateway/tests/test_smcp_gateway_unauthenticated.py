@@ -90,9 +90,33 @@ async def test_a_compressed_request_is_refused_and_recorded(
         assert (said["refused"], said["outcome"], said["address"]) == ("connect", "415", "127.0.0.1")
 
 
-async def test_with_tokens_any_name_of_the_gateway_may_be_used(nats_url: str, keys: Path) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_with_tokens_any_name_of_the_gateway_may_be_used_and_no_page_of_that_name(
+    nats_url: str, keys: Path, transport: str
+) -> None:
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
-        assert await first(world, "polling", Host="gateway.example") == 200
+        good = 101 if transport == "websocket" else 200
+        assert await first(world, transport, Host="gateway.example") == good
+        assert await first(world, transport, Host="evil.example", Origin="http://evil.example") == 403
+        assert await first(world, transport, Origin=world.url) == good
+
+
+async def test_a_page_of_another_origin_cannot_use_a_session_that_is_open(nats_url: str) -> None:
+    page = {"Host": "evil.example", "Origin": "http://evil.example"}
+    async with gateway_world(nats_url, registry=False, settings={"gateway_host": "0.0.0.0", "insecure": True}) as world:
+        url = f"http://127.0.0.1:{world.gateways[0].front.listener.port}/socket.io/?EIO=4&transport="
+        async with aiohttp.ClientSession() as http:
+            # browsers say no Origin where a page reads from its own host
+            async with http.get(f"{url}polling", headers={"Host": page["Host"]}) as answer:
+                opened = await answer.text()
+            sid = json.loads(opened.removeprefix("0"))["sid"]
+            async with http.post(f"{url}polling&sid={sid}", data="40/smcp,{}", headers=page) as answer:
+                assert answer.status == 403
+            with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+                await http.ws_connect(f"{url}websocket&sid={sid}", headers=page)
+            async with http.post(f"{url}polling&sid={sid}", data="40/smcp,{}") as answer:
+                assert answer.status == 200
+            await close(http, f"{url}polling", opened)
 
 
 async def test_clients_behind_a_trusted_proxy_are_counted_by_their_own_address(nats_url: str, keys: Path) -> None:

@@ -297,6 +297,9 @@ async def test_a_page_of_elsewhere_is_refused_although_it_has_a_token() -> None:
     async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
         status, _, body = await post(service.office("lab-1"), **bearer(token()), Origin="http://evil.example")
         assert (status, body["error"]["data"]) == (403, {"field": "Origin"})
+        rebound = {"Host": "evil.example", "Origin": "http://evil.example"}
+        status, _, body = await post(service.office("lab-1"), **bearer(token()), **rebound)
+        assert (status, body["error"]["data"]) == (403, {"field": "Origin"})
         named = {"allowed_hosts": "mcp.example"}
     async with fake_gateway() as gateway, with_tokens(gateway.url, **named) as service:
         status, _, body = await post(service.office("lab-1"), **bearer(token()), Host="evil.example")

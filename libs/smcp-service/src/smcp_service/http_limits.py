@@ -54,7 +54,7 @@ class EdgeRules:
     hosts: Collection[str] | None = None
     """Names in lower case that `Host` may say beside this machine's loopback; None: any."""
     origins: Collection[str] = ()
-    """Origins of web pages that may connect, beside pages of the same host."""
+    """Origins of web pages that may connect, beside those of the URL itself by one of these names or loopback's."""
     per_address: int = PER_ADDRESS
     counted_as: Callable[[str], str | None] = str
     """What an address counts as; None: not at all, since it is a proxy before many clients."""
@@ -337,10 +337,12 @@ def forbidden_header(
     """The header because of which a request is refused (`Host` or `Origin`), and why; see `EdgeRules`."""
     host, origin = headers.get("Host", "").lower(), headers.get("Origin", "").lower()
     named = _HOST.fullmatch(host)
-    if hosts is not None and (named is None or not (is_loopback(named["name"]) or named["name"] in hosts)):
+    is_known = named is not None and (is_loopback(named["name"]) or named["name"] in (hosts or ()))
+    if hosts is not None and not is_known:
         return "Host", "Host: this name is not allowed: see SMCP_ALLOWED_HOSTS"
-    # clients in Python say the address that they connect to, as pages of it would
-    is_own = host != "" and origin in (f"http://{host}", f"https://{host}")
+    # published clients (websocket-client) say the URL that they connect to, as a page of it would. By a name that is
+    # not known any page may have reached this address (DNS rebinding)
+    is_own = is_known and origin in (f"http://{host}", f"https://{host}")
     if "Origin" in headers and not is_own and origin not in origins:
         return "Origin", "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS"
     return None
