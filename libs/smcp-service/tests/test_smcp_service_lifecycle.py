@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_service.lifecycle import Failure, PlainFailure, background, serve_until_stopped
+from smcp_service.lifecycle import Failure, background, serve_until_stopped
 from smcp_testing.service_process import ServiceProcess, service_process
 
 SAMPLE = Path(__file__).with_name("sample_service.py")
@@ -74,7 +74,7 @@ async def test_a_failure_is_a_sentence_without_a_traceback() -> None:
     async with sample(mode="fail") as service:
         assert await service.exit_code() == 1
 
-    assert service.log[-1]["error"] == "the port is taken"
+    assert service.log[-1] == {"event": "error: the port is taken"}
     assert not [line for line in service.log if "exception" in line]
 
 
@@ -141,7 +141,7 @@ async def test_a_service_that_cannot_be_opened_says_why() -> None:
             await _raise(Failure("no NATS"))
         yield
 
-    with pytest.raises(PlainFailure, match=r"^no NATS$"):
+    with pytest.RaisesGroup(pytest.RaisesExc(Failure, match=r"^no NATS$")):
         await serve_until_stopped(fails(), asyncio.Event())
 
 

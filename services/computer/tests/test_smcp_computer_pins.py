@@ -27,7 +27,6 @@ from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools import Target
 from smcp_proto.schemas.tools import ToolCallReq
 from smcp_service.files import UnusableFile
-from smcp_service.lifecycle import PlainFailure, plain_failures
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -322,7 +321,9 @@ async def test_a_broken_file_keeps_a_computer_from_starting_and_a_check_of_its_s
     config, file = tmp_path / "computer.json", tmp_path / "computer.pins.json"
     config.write_text('{"servers": {}}')
     file.write_text("{")
-    with pytest.raises(PlainFailure, match="not JSON"), plain_failures():
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(UnusableFile, match="not JSON"), flatten_subgroups=True, allow_unwrapped=True
+    ):
         async with computer(nats_url, joined=False, config=config):
             pass
     check = ["run", "--config", str(config), "--office", OFFICE, "--name", NAME, "--check-config"]

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import typer
 
 from smcp_service.console_script import version_line
-from smcp_service.lifecycle import FAILED, Failure, Main, leaves, plain_failures, run, serve_until_stopped
+from smcp_service.lifecycle import FAILED, Failure, Main, leaves, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging
 from smcp_service.settings import ServiceSettings, SettingsError, misspelt_variables, shown
 from smcp_service.telemetry import open_telemetry
@@ -68,11 +68,10 @@ def print_command(main: Main) -> NoReturn:
     broken: list[BaseException] = []
 
     async def plain(stop: asyncio.Event) -> None:
-        with plain_failures():
-            try:
-                await main(stop)
-            except* OSError as errors:
-                broken.extend(leaves(errors))
+        try:
+            await main(stop)
+        except* OSError as errors:
+            broken.extend(leaves(errors))
 
     code = run(plain)
     if broken:

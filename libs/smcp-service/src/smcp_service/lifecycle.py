@@ -9,8 +9,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -35,27 +35,6 @@ class Failure(Exception):
     """Ends the process with a sentence instead of a traceback: a port is taken, a server cannot be reached."""
 
     exit_code: int = FAILED
-
-
-class PlainFailure(Failure):
-    """Failures during start, before anything was served: a plain `error: …`, as for wrong usage."""
-
-    def __init__(self, failures: Sequence[Failure]) -> None:
-        super().__init__("; ".join(map(str, failures)))
-        self.exit_code = max(failure.exit_code for failure in failures)
-
-
-@contextmanager
-def plain_failures() -> Iterator[None]:
-    """Failures of the body become one `PlainFailure`; an error that is or holds anything else comes out as it is."""
-    try:
-        yield
-    except Exception as error:
-        errors = list(leaves(error))
-        failures = [each for each in errors if isinstance(each, Failure)]
-        if len(failures) < len(errors):
-            raise
-        raise PlainFailure(failures) from error
 
 
 class _DaemonThreads(concurrent.futures.ThreadPoolExecutor):
@@ -88,8 +67,8 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     """Run `main` on a new loop of uvloop (see `_Loop`) and give the exit code of the process.
 
     The first SIGTERM or SIGINT sets the stop event, the second calls `at_once` (which must not wait) and exits with 1.
-    SIGHUP, unless it is ignored or handled, only sets the event. A `PlainFailure` is printed to standard error, another
-    `Failure` logged as a sentence, any other error with its traceback and a last line that sums it up.
+    SIGHUP, unless it is ignored or handled, only sets the event. A `Failure` is printed to standard error, as for wrong
+    usage; any other error is logged with its traceback, and a last line sums up all of them.
     """
     try:
         try:
@@ -101,17 +80,17 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
                 signal.signal(number, lambda *_: _end(at_once))
     except KeyboardInterrupt:
         return INTERRUPTED  # before our handler stood, or in the moment after it was gone
-    except PlainFailure as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 -- for people, like what is said of wrong usage
-        return error.exit_code
-    except BaseException as error:  # the outermost edge of the process: nothing is hidden, all of it is logged
+    except BaseException as error:  # the outermost edge of the process: nothing is hidden
         if isinstance(error, SystemExit | GeneratorExit):
             raise
         errors = list(leaves(error))
-        for unexpected in errors:
-            if not isinstance(unexpected, Failure):
-                _log.error("unhandled error", exc_info=unexpected)
-        _log.critical("stopped by an error", extra={"error": "; ".join(map(_sentence, errors))})
+        unexpected = [each for each in errors if not isinstance(each, Failure)]
+        for each in unexpected:
+            _log.error("unhandled error", exc_info=each)
+        if unexpected:
+            _log.critical("stopped by an error", extra={"error": "; ".join(map(_sentence, errors))})
+        else:
+            print(f"error: {'; '.join(map(str, errors))}", file=sys.stderr)  # noqa: T201 -- for people
         return max(each.exit_code if isinstance(each, Failure) else FAILED for each in errors)
     return DONE if code is None else code
 
@@ -120,7 +99,7 @@ async def serve_until_stopped(
     service: AbstractAsyncContextManager[object], stop: asyncio.Event, *, leave_within_s: float | None = None
 ) -> None:
     """Enter `service`, wait for `stop`, and leave it, which drains it. `stop` also ends an entering that has not
-    finished. Raises Failure when `leave_within_s` was not enough, PlainFailure where it cannot be entered."""
+    finished. Raises Failure when `leave_within_s` was not enough."""
     loop, limit, state = asyncio.get_running_loop(), asyncio.timeout(None), "entering"
     stopped = asyncio.create_task(stop.wait())
 
@@ -132,8 +111,7 @@ async def serve_until_stopped(
         async with limit, AsyncExitStack() as stack:
             stack.callback(stopped.cancel)
             stopped.add_done_callback(end_entering)
-            with plain_failures():
-                await stack.enter_async_context(service)
+            await stack.enter_async_context(service)
             state = "serving"
             try:
                 await stop.wait()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
-from smcp_service.lifecycle import plain_failures, run
+from smcp_service.lifecycle import run
 from smcp_service.logging import configure_logging
 from smcp_service.telemetry import open_telemetry
 from smcp_standalone import audit_command, keys_command, nats_server_conf, operator_commands, trace_command
@@ -166,10 +166,9 @@ def run_demo(
 
         async def main(stop: asyncio.Event) -> int:
             async with open_telemetry("smcp-demo"):
-                with plain_failures():
-                    if url is None:
-                        return await demo.until_stopped(stop, demo.demo(chosen, directory))
-                    return await demo.until_stopped(stop, demo.demo_elsewhere(url, chosen, token))
+                if url is None:
+                    return await demo.until_stopped(stop, demo.demo(chosen, directory))
+                return await demo.until_stopped(stop, demo.demo_elsewhere(url, chosen, token))
 
         raise typer.Exit(run(main, at_once=kill_children))
 
