@@ -24,8 +24,7 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.confirmation import Asker, AtTerminal, ByProgram, Confirmation
-from smcp_computer.elicitation import OpenElicitations
-from smcp_computer.elicitation_terminal import InputTerminal
+from smcp_computer.elicitation import InputTerminal, OpenElicitations
 from smcp_computer.handlers.resources import resource_handlers
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet

@@ -2,12 +2,15 @@
 
 Each elicitation is open under a state, a random name that only the Agent it was sent to knows. The next request for
 the same tool with the same parameters brings the state and the answers. A state is used once, and expires.
-`ToolCall` is a call over all its requests; `handlers.tool_call` runs it.
+`ToolCall` is a call over all its requests; `handlers.tool_call` runs it. With SMCP_ELICIT=terminal an `InputTerminal`
+answers in place of the Agent.
 """
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from secrets import token_urlsafe
@@ -21,8 +24,10 @@ from smcp_bus.callers import Caller
 from smcp_bus.limits import ByteBudget, Grant
 from smcp_bus.ownership import RunningCall, Stop
 from smcp_computer.json_schema import Schema
+from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone
 from smcp_computer.tools import Target
 from smcp_proto import tool_results
+from smcp_proto.printable import printable, printable_json
 from smcp_proto.schemas.tools import ToolCallReq
 from smcp_proto.validation import refused
 
@@ -311,3 +316,62 @@ class ToolCall:
         if self.running.settled or self.target is None:
             return  # it waits for an answer already: the next request gets this one
         self.calls.settle(self, exact_json.written(self.open(self._open_requests(), waiting=self)))
+
+
+ACTIONS: Final[Mapping[str, str]] = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline", "": "cancel"}
+"""MCP's actions of an ElicitResult, by the words for them."""
+
+
+class InputTerminal:
+    """Asks at this host's terminal, line by line. A URL is shown, and never opened."""
+
+    def __init__(self, terminal: Terminal | None) -> None:
+        self._terminal = terminal
+
+    async def answers(self, target: Target, requests: Elicitations) -> Answers:
+        """Raises ElicitationRefused: there is no terminal."""
+        none = "asks at this Computer's terminal (SMCP_ELICIT), but there is no terminal"
+        if self._terminal is None:
+            raise ElicitationRefused(none)
+        asks = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "
+        try:
+            async with self._terminal.turn:
+                return {key: await _answer(self._terminal, asks, each["params"]) for key, each in requests.items()}
+        except TerminalGone:
+            raise ElicitationRefused(none) from None
+
+
+async def _answer(terminal: Terminal, asks: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    text, what = f"{asks}{printable(str(params.get('message')))}", "Answer it?"
+    if "url" in params:
+        text, what = f"{text}\nIt wants you to open {printable(str(params['url']))}", "Open it?"
+    action = await terminal.ask(text, f"{what} [y/n, Enter: cancel] ", ACTIONS)
+    schema = params.get("requestedSchema")
+    if action != "accept" or schema is None:
+        return {"action": action}
+    while (mistake := Schema(schema).mistake(content := await _filled_in(terminal, schema))) is not None:
+        path, why = mistake
+        wrong = f"{printable('.'.join(path) or 'the form')}: {printable(why)}"
+        if not await terminal.ask(wrong, "Fill it in again? [Y/n] ", {**YES_OR_NO, "": True}):
+            return {"action": "cancel"}
+    return {"action": "accept", "content": content}
+
+
+async def _filled_in(terminal: Terminal, form: Mapping[str, Any]) -> dict[str, Any]:
+    """A line for each field: text as it is, lists with commas, other types as JSON. What does not fit is left to the
+    schema to refuse."""
+    content: dict[str, Any] = {}
+    for name, schema in form.get("properties", {}).items():
+        needed = ", required" if name in form.get("required", ()) else ""
+        about = f"{printable(name)}{needed}: {printable_json(schema, indent=None)}"
+        known = schema if isinstance(schema, dict) else {}
+        line, kind = await terminal.line(about, f"{printable(name)}: "), known.get("type", "string")
+        if not line:
+            content |= {name: known["default"]} if "default" in known else {}
+        elif kind == "array":
+            content[name] = [each.strip() for each in line.split(",")]
+        else:
+            content[name] = line
+            with suppress(ValueError, RecursionError):
+                content[name] = line if kind == "string" else json.loads(line)
+    return content

@@ -16,8 +16,15 @@ from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
 from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
 from smcp_computer.confirmation import ApprovalNeeded, Confirmation, not_confirmed
-from smcp_computer.elicitation import APPROVAL, ElicitationRefused, OpenElicitations, ToolCall, approval, check
-from smcp_computer.elicitation_terminal import InputTerminal
+from smcp_computer.elicitation import (
+    APPROVAL,
+    ElicitationRefused,
+    InputTerminal,
+    OpenElicitations,
+    ToolCall,
+    approval,
+    check,
+)
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
 from smcp_computer.reshaping import NotReshaped, Results, marked
 from smcp_computer.tools import Catalogue, History, Target
