@@ -15,7 +15,7 @@ import pytest
 
 from smcp_bus.nats.config import Credentials, load_credentials
 from smcp_bus.owner import HELD_BEFORE_S
-from smcp_standalone import nats_server_conf
+from smcp_standalone import nats_server
 from smcp_testing.nats_peer import nats_peer
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import FlatError, member
@@ -47,7 +47,7 @@ async def secrets_are_renewed_while_calls_go_on(world: World) -> None:
         await asyncio.sleep(HELD_BEFORE_S)
         for name in RENEWED:
             (world.credentials / f"{name}.json").unlink()
-        await _configure(world, lambda: nats_server_conf.write(world.nats_model, out))
+        await _configure(world, lambda: nats_server.write(world.nats_model, out))
         for name in RENEWED:
             await eventually(partial(_broke_since, world, name, broken), timeout=BACK_S, message=name)
             await _part(world, name).ready(BACK_S)

@@ -19,7 +19,7 @@ from smcp_mcp.auth import METADATA
 from smcp_mcp.settings import McpSettings, check_access
 from smcp_service.settings import ServiceSettings, load_settings
 from smcp_standalone.demo import COMPUTER, OFFICE
-from smcp_standalone.nats_server_conf import read_model
+from smcp_standalone.nats_server import read_model
 from smcp_testing.waiting import eventually
 from tests.e2e.worlds.engine import docker, require_engine
 from tests.packaging.wheelhouse import ROOT
@@ -142,6 +142,8 @@ def test_the_demo_uses_the_configured_office_computer_and_tools() -> None:
     environment = SERVICES["computer"]["environment"]
     assert (host.office, *host.names) == (OFFICE, COMPUTER)
     assert (environment["SMCP_OFFICE"], environment["SMCP_NAME"]) == (OFFICE, COMPUTER)
+    assert SERVICES["demo"]["environment"]["SMCP_OFFICE"] == OFFICE
+    assert SERVICES["demo"]["command"][0].count(f"smcp-agent call '{COMPUTER}' ") == 2
     assert set(load_config(DOCKER / "compose" / "computer.json").servers) == {"git", "time"}
 
 

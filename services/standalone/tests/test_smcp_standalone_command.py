@@ -222,9 +222,7 @@ async def test_data_is_kept_and_used_by_one_at_a_time(config: Path, tmp_path: Pa
         (["up", "--hosts", "nowhere.yaml"], "--hosts: nowhere.yaml: cannot be read"),
         (["nats-config", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["nats-config"], "FILE"),
-        (["demo", "--url", "somewhere"], "--url: 'somewhere' is not like http://host:port"),
         (["up", "--data", "/dev/null"], "--data: /dev/null"),
-        (["demo", "--url", "http://127.0.0.1:1", "--token", "a b"], "--token: has to be 1 to 8192 visible ASCII"),
         (["audit", "list", "--file", "nowhere"], "--file (SMCP_AUDIT_FILE): nowhere: cannot be read"),
         (["fly"], "fly"),
     ],
@@ -286,13 +284,6 @@ def test_the_demo_says_when_there_is_no_repository(tmp_path: Path) -> None:
     told = smcp("demo", "--repository", str(tmp_path))
     assert told.returncode == 1
     assert "is in no git repository" in told.stderr
-
-
-def test_the_demo_of_a_system_that_does_not_answer_says_so_and_ends_with_1() -> None:
-    told = smcp("demo", "--url", "http://127.0.0.1:1")
-    assert told.returncode == 1
-    assert "http://127.0.0.1:1" in told.stderr
-    assert "Traceback" not in told.stderr
 
 
 async def test_up_lets_its_own_user_in_by_the_key_of_the_run_and_nobody_else(

@@ -8,7 +8,7 @@ from pathlib import Path
 from nats.aio.msg import Msg
 
 from smcp_bus import subjects
-from smcp_standalone import nats_server_conf
+from smcp_standalone import nats_server
 from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_server import open_nats_server
 from smcp_testing.nats_peer import Peer, nats_peer
@@ -62,7 +62,7 @@ async def test_a_computer_may_not_answer_without_end(tmp_path: Path) -> None:
         inbox = gateway.client.new_inbox()
         await gateway.client.publish(subjects.client("lab", "one", "tool_call"), b"", reply=inbox)
         reply = await asyncio.wait_for(asked, 30)
-        for _ in range(nats_server_conf.RESPONSES):
+        for _ in range(nats_server.RESPONSES):
             await rack.client.publish(reply, b"")
         assert not await rack.refused()
         await rack.client.publish(reply, b"")

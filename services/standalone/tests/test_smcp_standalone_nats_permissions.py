@@ -50,7 +50,7 @@ async def test_a_computer_may_do_its_work(tmp_path: Path) -> None:
 async def test_subscriptions_above_the_limit_of_a_connection_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smcp_standalone.nats_server_conf.MAX_SUBSCRIPTIONS", 50)
+    monkeypatch.setattr("smcp_standalone.nats_server.MAX_SUBSCRIPTIONS", 50)
     async with open_nats_server(MODEL, tmp_path) as server, connected(server, "rack") as rack:
         for _ in range(40):
             await rack.client.subscribe("_INBOX.rack.x")

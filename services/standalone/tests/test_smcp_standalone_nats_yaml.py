@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_standalone import nats_server_conf
+from smcp_standalone import nats_server
 from smcp_standalone.nats_config_file import (
     Cluster,
     ComputerHost,
@@ -158,17 +158,17 @@ def test_any_config_file_is_used_or_refused_with_our_messages(data: dict[Any, An
 def test_an_error_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yaml"
     with pytest.raises(NatsConfigError, match=r"hosts\.yaml: cannot be read: No such file"):
-        nats_server_conf.read_model(path)
+        nats_server.read_model(path)
     path.write_text("{gateways: 0}")
     with pytest.raises(NatsConfigError) as refused:
-        nats_server_conf.read_model(path)
+        nats_server.read_model(path)
     assert [problem.split(": ")[:2] for problem in refused.value.problems] == [
         [str(path), "offices"],
         [str(path), "gateways"],
     ]
     path.write_bytes(b"\xff")
     with pytest.raises(NatsConfigError, match=r"hosts\.yaml: is no UTF-8 text"):
-        nats_server_conf.read_model(path)
+        nats_server.read_model(path)
 
 
 def contents(directory: Path) -> dict[Path, bytes]:
@@ -176,36 +176,36 @@ def contents(directory: Path) -> dict[Path, bytes]:
 
 
 def test_a_damaged_credential_is_refused_and_not_replaced(tmp_path: Path) -> None:
-    written = nats_server_conf.write(parse_model(SMALL), tmp_path)
+    written = nats_server.write(parse_model(SMALL), tmp_path)
     written.credentials["ga"].write_text("{")
     with pytest.raises(NatsConfigError, match=r"ga\.json: is not a JSON object; remove it"):
-        nats_server_conf.write(parse_model(SMALL), tmp_path)
+        nats_server.write(parse_model(SMALL), tmp_path)
     written.credentials["ga"].write_text(written.credentials["gb"].read_text())
     with pytest.raises(NatsConfigError, match=r"ga\.json: not the credential of 'ga'"):
-        nats_server_conf.write(parse_model(SMALL), tmp_path)
+        nats_server.write(parse_model(SMALL), tmp_path)
 
 
 def test_a_damaged_secret_of_a_cluster_is_refused_and_not_replaced(tmp_path: Path) -> None:
-    nats_server_conf.write(parse_model(SMALL), tmp_path)
+    nats_server.write(parse_model(SMALL), tmp_path)
     for damaged in (b"", b"\xff", b'" } {'):
         (tmp_path / "cluster-secret").write_bytes(damaged)
         with pytest.raises(NatsConfigError, match="cluster-secret: not the secret of a cluster"):
-            nats_server_conf.write(parse_model(SMALL), tmp_path)
+            nats_server.write(parse_model(SMALL), tmp_path)
         assert (tmp_path / "cluster-secret").read_bytes() == damaged
 
 
 @pytest.mark.parametrize("in_the_way", ["nats-server.conf", "cluster-secret", "creds/gb.json"])
 def test_no_file_changes_if_one_cannot_be_written(tmp_path: Path, in_the_way: str) -> None:
-    nats_server_conf.write(parse_model(SMALL), tmp_path)
+    nats_server.write(parse_model(SMALL), tmp_path)
     (tmp_path / in_the_way).unlink()
     (tmp_path / in_the_way).mkdir()
     before = contents(tmp_path)
     with pytest.raises(NatsConfigError, match=rf"{in_the_way}: cannot be (read|written): Is a directory"):
-        nats_server_conf.write(parse_model(SMALL.replace("[ga", "[gc")), tmp_path)
+        nats_server.write(parse_model(SMALL.replace("[ga", "[gc")), tmp_path)
     assert contents(tmp_path) == before
 
 
 def test_a_file_that_is_refused_leaves_no_directory_behind(tmp_path: Path) -> None:
     with pytest.raises(NatsConfigError):
-        nats_server_conf.write(parse_model(yaml.safe_dump({"offices": [""]})), tmp_path / "out")
+        nats_server.write(parse_model(yaml.safe_dump({"offices": [""]})), tmp_path / "out")
     assert not (tmp_path / "out").exists()

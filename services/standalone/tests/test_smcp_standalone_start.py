@@ -66,24 +66,6 @@ async def test_a_port_that_is_taken_is_named_with_what_chooses_another(command: 
             assert "Traceback" not in said(process)
 
 
-async def test_up_removes_what_a_killed_one_left_and_nothing_of_one_that_runs(tmp_path: Path) -> None:
-    env = {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
-    up = (str(BIN / "smcp"), *COMMANDS["smcp"][1:], "--mcp-port", "0")
-    (tmp_path / "mcp_types.py").write_text(NEVER_LOADED)
-    (kept := tmp_path / "smcp-up-data").mkdir()  # of `smcp up --data` that has ended
-    (kept / "lock").touch()
-    async with service_process(*up, env=env) as running:
-        await eventually(lambda: running.output == ["loading"], timeout=60)
-        [left] = {*tmp_path.glob("smcp-up-*")} - {kept}
-        for is_left in (True, False):
-            async with service_process(*up, "--check-config", env={"TMPDIR": str(tmp_path)}) as later:
-                assert await later.exit_code(timeout=60) == 0
-            assert left.exists() == is_left
-            running.signal(signal.SIGKILL)
-            await running.exit_code()
-    assert kept.exists()
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_ctrl_c_while_it_is_loaded_ends_it_without_a_traceback(command: str, tmp_path: Path) -> None:
     program, *arguments = COMMANDS[command]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from smcp_standalone.nats_config_file import NatsModel
-from smcp_standalone.nats_server_conf import Written
+from smcp_standalone.nats_server import Written
 from smcp_testing.ports import Ports
 from tests.e2e.worlds import clocks, nats_nodes
 from tests.e2e.worlds.container import USER, Container, Made, hand_over, in_image

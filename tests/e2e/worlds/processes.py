@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from smcp_standalone import nats_server_conf
+from smcp_standalone import nats_server
 from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_server import find_binary
 from smcp_testing.ports import Ports
@@ -48,7 +48,7 @@ async def open_processes(
     nats_port, monitoring = ports.take(), ports.take()
     listens = {"listen": nats_port, "http": monitoring}
     model = _model(listens, gateways, registries, [*places, *known], offices)
-    written = nats_server_conf.write(model, directory / "nats")
+    written = nats_server.write(model, directory / "nats")
     nats_url = f"nats://127.0.0.1:{nats_port}"
     lines = over or {}
     for line in lines.values():

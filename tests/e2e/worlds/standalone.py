@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from smcp_standalone.nats_server_conf import credential_path
+from smcp_standalone.nats_server import credential_path
 from smcp_standalone.settings import UpOptions, up_model
 from smcp_testing.ports import Ports
 from tests.e2e.worlds.layout import ALPHA, BETA, OTHER_ALPHA, Place, command

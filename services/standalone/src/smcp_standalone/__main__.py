@@ -6,8 +6,8 @@ from smcp_service.console_script import run_command
 
 
 def main() -> None:
-    # at once: what the other commands, and help, need takes a second to import
-    if sys.argv[1:2] == ["trace"] and not {"-h", "--help"} & {*sys.argv}:
+    # at once: what the other commands need takes a second to import
+    if sys.argv[1:2] == ["trace"]:
         del sys.argv[1]
         run_command("smcp_standalone.trace_command")
     run_command("smcp_standalone.main", "smcp")

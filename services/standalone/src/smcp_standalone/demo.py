@@ -5,8 +5,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +14,10 @@ from typing import Any, Final
 import typer
 
 from smcp_agent import CallResult, SmcpAgent, SmcpError
-from smcp_agent.errors import Malformed
 from smcp_bus.bus import raise_if_cancelled
 from smcp_computer.settings import Confirm
-from smcp_proto.printable import printable, without_login
+from smcp_proto.printable import printable
 from smcp_service.lifecycle import DONE, FAILED, Failure
-from smcp_service.settings import SettingsError
 from smcp_standalone import die_with_parent
 from smcp_standalone.app import System, open_system
 from smcp_standalone.nats_server import find_command
@@ -82,34 +80,14 @@ async def demo(repository: Path, directory: Path) -> None:
             f"nats-server, a registry, the gateways {first} and {system.url}, and a Computer with two MCP servers run. "
             f"An Agent joins {OFFICE!r} and calls their tools.\n"
         )
-        with _said():
+        try:
             async with SmcpAgent([first, system.url], office=OFFICE, name="demo agent", token=settings.key) as agent:
-                await _two_calls(agent, repository)
+                await _call(agent, "git_log", {"repo_path": str(repository), "max_count": 3})
+                await _call(agent, "convert_time", WHEN)
                 await _lose_a_gateway(agent, first, process)
+        except SmcpError as error:
+            raise Failure(f"{error.message} ({int(error.code)})") from error
     typer.echo("Everything has been stopped. Your own turn: smcp up")
-
-
-async def demo_elsewhere(url: str, repository: Path, token: str | None) -> None:
-    """Make the same two calls in a system that runs already; `repository` is a path of its Computer's host."""
-    typer.echo(f"An Agent joins {OFFICE!r} on {without_login(url)} and calls the tools of {COMPUTER!r}.\n")
-    with _said():
-        async with SmcpAgent(url, office=OFFICE, name="demo agent", token=token) as agent:
-            await _two_calls(agent, repository)
-
-
-@contextmanager
-def _said() -> Iterator[None]:
-    try:
-        yield
-    except SmcpError as error:
-        if isinstance(error, Malformed) and error.details.get("field") in ("url", "token"):
-            raise SettingsError(f"--{error.message}") from error
-        raise Failure(f"{error.message} ({int(error.code)})") from error
-
-
-async def _two_calls(agent: SmcpAgent, repository: Path) -> None:
-    await _call(agent, "git_log", {"repo_path": str(repository), "max_count": 3})
-    await _call(agent, "convert_time", WHEN)
 
 
 @asynccontextmanager

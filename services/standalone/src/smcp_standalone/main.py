@@ -18,7 +18,7 @@ from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_com
 from smcp_service.lifecycle import run
 from smcp_service.logging import configure_logging
 from smcp_service.telemetry import open_telemetry
-from smcp_standalone import audit_command, keys_command, nats_server_conf, operator_commands, trace_command
+from smcp_standalone import audit_command, keys_command, nats_server, operator_commands
 
 if TYPE_CHECKING:
     from smcp_standalone.app import System
@@ -43,16 +43,9 @@ def options(version: Annotated[bool, version_option("smcp-standalone", "smcp")] 
 
 
 @app.command("trace")
-def show_trace(
-    req_id: Annotated[str, typer.Argument(metavar="REQ_ID", help="The req_id of a call, or the id of a trace.")],
-    url: Annotated[
-        str, typer.Option(envvar="SMCP_TRACES_URL", help="A store of traces with Jaeger's query API.")
-    ] = trace_command.DEFAULT_URL,
-    as_json: operator_commands.AsJson = False,
-) -> None:
+def show_trace() -> None:
     """Print the trace of a call: its spans as a tree, with times, processes and errors."""
-    # for `--help`: else `__main__` runs it without this module
-    trace_command.main([req_id, "--url", url, *(["--json"] if as_json else [])])
+    # for the list of commands: `__main__` runs `trace_command` without this module
 
 
 @app.command("up")
@@ -145,12 +138,6 @@ def run_demo(
     repository: Annotated[
         Path | None, typer.Option(help="The git repository whose log is shown (default: the one here).")
     ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="Use the gateway of a system that runs; --repository is a path of its Computer.")
-    ] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="SMCP_TOKEN", help="With --url: the key or token, if the gateway requires one.")
-    ] = None,
 ) -> None:
     """Start everything, let an Agent call two public MCP servers, and show what came back."""
     from smcp_computer.mcp.process import kill_children  # noqa: PLC0415 -- as for `up`
@@ -158,17 +145,12 @@ def run_demo(
     from smcp_standalone.settings import up_directory  # noqa: PLC0415 -- as for `up`
 
     configure_logging("smcp-demo", level="warning")
-    chosen = (repository or Path()).absolute()
-    if url is None:
-        chosen = demo.find_repository(chosen)
-
+    chosen = demo.find_repository((repository or Path()).absolute())
     with up_directory(None) as directory:
 
         async def main(stop: asyncio.Event) -> int:
             async with open_telemetry("smcp-demo"):
-                if url is None:
-                    return await demo.until_stopped(stop, demo.demo(chosen, directory))
-                return await demo.until_stopped(stop, demo.demo_elsewhere(url, chosen, token))
+                return await demo.until_stopped(stop, demo.demo(chosen, directory))
 
         raise typer.Exit(run(main, at_once=kill_children))
 
@@ -179,8 +161,8 @@ def nats_config(
     out: Annotated[Path, typer.Option(help="The directory to write into.")] = Path(),
 ) -> None:
     """Write nats-server's configuration and a credential for each process. A second run keeps the secrets."""
-    model = nats_server_conf.read_model(file)
-    written = nats_server_conf.write(model, out)
+    model = nats_server.read_model(file)
+    written = nats_server.write(model, out)
     typer.echo(f"{written.conf}  (start it with: nats-server -c {shlex.quote(str(written.conf))})")
     for name, path in written.credentials.items():
         typer.echo(f"{path}  (SMCP_NATS_CREDS for {name})")

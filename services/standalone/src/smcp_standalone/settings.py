@@ -3,10 +3,9 @@
 import fcntl
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +23,7 @@ from smcp_registry.settings import RegistrySettings
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError, load_settings
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
-from smcp_standalone.nats_server import find_command
-from smcp_standalone.nats_server_conf import read_model
+from smcp_standalone.nats_server import find_command, read_model
 
 REGISTRY: Final = "up-registry"
 GATEWAY: Final = "up-gateway"
@@ -39,9 +37,6 @@ SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
 KEYS: Final = "key-of-this-run.json"
 """The file of the keys that are made for a run (`with_key`)."""
-_TEMPORARY: Final = "smcp-up-"
-_TEMPORARY_LOCK: Final = "temporary"
-"""Not the lock of `--data`: that directory is never removed, whatever its name."""
 UNREAD: Final = tuple(
     f"SMCP_{name}" for name in ("CONFIG", "OFFICE", "NAME", "NATS_URL", "NATS_CREDS", "NATS_CA", "GATEWAY_URL")
 )
@@ -82,15 +77,9 @@ class UpSettings:
 
 @contextmanager
 def up_directory(data: Path | None) -> Iterator[Path]:
-    """`data`, locked for this process, or a temporary one, which the next run removes where this one is killed."""
+    """`data`, locked for this process, or a temporary one."""
     if data is None:
-        _remove_leftovers()
-        with (
-            tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True) as directory,
-            (Path(directory) / "new").open("w") as lock,
-        ):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            Path(lock.name).rename(Path(directory) / _TEMPORARY_LOCK)  # only now: another start may look already
+        with tempfile.TemporaryDirectory(prefix="smcp-up-", ignore_cleanup_errors=True) as directory:
             yield Path(directory)
         return
     try:
@@ -104,16 +93,6 @@ def up_directory(data: Path | None) -> Iterator[Path]:
         except OSError as error:
             raise Failure(f"--data: another smcp up runs in {data}") from error
         yield data
-
-
-def _remove_leftovers() -> None:
-    """Nobody holds the locks of runs that were killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
-        with suppress(OSError):
-            if path.lstat().st_uid == os.getuid():
-                with (path / _TEMPORARY_LOCK).open() as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path)
 
 
 def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:

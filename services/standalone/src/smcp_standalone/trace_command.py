@@ -60,10 +60,14 @@ class Span(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("smcp trace", add_help=False)  # the help is in `smcp_standalone.main`
-    parser.add_argument("req_id", metavar="REQ_ID")
-    parser.add_argument("--url", default=os.environ.get("SMCP_TRACES_URL") or DEFAULT_URL)
-    parser.add_argument("--json", action="store_true")
+    about = "Print the trace of a call: its spans as a tree, with times, processes and errors."
+    parser = argparse.ArgumentParser("smcp trace", description=about)
+    parser.add_argument("req_id", metavar="REQ_ID", help="the req_id of a call, or the id of a trace")
+    url = os.environ.get("SMCP_TRACES_URL") or DEFAULT_URL
+    parser.add_argument(
+        "--url", default=url, help=f"a store of traces with Jaeger's query API [SMCP_TRACES_URL: {url}]"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     given = parser.parse_args(arguments)
     if not given.req_id or re.search(r"[\x00-\x1f\x7f-\x9f]", given.req_id):
         parser.error("REQ_ID: is empty, or holds a control character")

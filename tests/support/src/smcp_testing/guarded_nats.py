@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Self
 
 from smcp_bus.nats.config import Credentials, load_credentials
 from smcp_standalone.nats_config_file import NatsModel
-from smcp_standalone.nats_server_conf import PING_S, Written, new_secret, write
+from smcp_standalone.nats_server import PING_S, Written, new_secret, write
 from smcp_testing.nats_process import NatsServer
 
 Kind = Literal["gateway", "registry"]

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from smcp_bus.nats.config import Credentials
 from smcp_standalone import die_with_parent
-from smcp_standalone.nats_server_conf import credential_file, grants, new_secret, user_entry
+from smcp_standalone.nats_server import credential_file, grants, new_secret, user_entry
 from smcp_testing.guarded_nats import Guard, GuardedNats, GuardedUrl
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually

@@ -12,7 +12,7 @@ import orjson
 
 from smcp_bus.bus import RequestTimedOut
 from smcp_bus.nats.bus import Bus
-from smcp_standalone.nats_server_conf import PING_S, Written
+from smcp_standalone.nats_server import PING_S, Written
 from smcp_testing.guarded_nats import GuardedNats, GuardedUrl
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.ports import Ports
