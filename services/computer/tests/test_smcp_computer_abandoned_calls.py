@@ -11,7 +11,7 @@ import pytest
 
 from smcp_bus import owner, subjects
 from smcp_bus.headers import EPOCH
-from smcp_computer.membership import Membership
+from smcp_computer.app import Membership
 from smcp_testing.computer_office import OFFICE, World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually

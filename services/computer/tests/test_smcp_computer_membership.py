@@ -14,8 +14,8 @@ from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Joined
 from smcp_computer.app import open_computer
+from smcp_computer.computer import hinted
 from smcp_computer.config.file import parse_config
-from smcp_computer.membership import hinted
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.errors import Unavailable
 from smcp_proto.member_names import MAX_NAME_LENGTH

@@ -16,10 +16,9 @@ from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import Bus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_bus.registry_client import RegistryClient
-from smcp_computer.app import open_computer
+from smcp_computer.app import Membership, open_computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import GatewayMembership
-from smcp_computer.membership import Membership
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.errors import SmcpError
 from smcp_proto.member_names import Role, encode_name

@@ -1,34 +1,40 @@
-"""The Computer over NATS (`open_computer`), and as a process with its health port (`open_service`)."""
+"""The Computer over NATS (`open_computer`), its membership, and the process with its health port (`open_service`)."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Unpack
+from hashlib import blake2b
+from typing import Final, Unpack
+from uuid import uuid4
+
+import orjson
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.audit_sinks import ApprovalSink, open_trail
-from smcp_bus.bus import Incoming, Subscription, once_connected
+from smcp_bus.bus import BusError, Connection, Incoming, NoticeHandler, Subscription, once_connected
 from smcp_bus.dispatch import Call
 from smcp_bus.headers import EPOCH, SUBJECT
 from smcp_bus.nats.bus import Bus
 from smcp_bus.nats.config import Credentials
 from smcp_bus.operations import measure_lease, open_service_bus
 from smcp_bus.ownership import MAX_REQUESTS, Ownership, owned
-from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
+from smcp_bus.registry_client import LeaseKeeper, RegistryClient
+from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, Claim, LeaseRenewal, same_tenure
 from smcp_bus.subjects import request_handler, serve_requests
 from smcp_bus.tracing import bus_spans, caused_by
-from smcp_computer.computer import EVENTS, Computer, Options
+from smcp_computer.computer import EVENTS, Computer, Options, hinted
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.control import open_control
 from smcp_computer.mcp.fleet import DRAIN_S
-from smcp_computer.membership import Membership
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_computer.terminal import open_terminal
+from smcp_proto.backoff import Backoff
+from smcp_proto.errors import NotAllowed, SmcpError
+from smcp_proto.member_names import encode_name
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_service.health import Readiness, Stats, serve_health
@@ -36,6 +42,10 @@ from smcp_service.lifecycle import background
 from smcp_service.metrics import Metrics
 
 _log = logging.getLogger("smcp_computer.app")
+
+RELEASE_S: Final = 6.0
+"""How long releasing the seat may take, as registries may be restarted at the same time; otherwise one finds out by
+itself."""
 
 
 def open_approvals(
@@ -81,8 +91,8 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
         tasks.start(ownership.run(), name="ownership")
         async with (
             computer.serving(),
-            _serving(bus, computer, ownership, membership),
-            membership.moved(),
+            _serving(bus, computer, ownership, membership.heard),
+            aclosing(membership),
             computer.calls_ended(settings.drain_s),
             computer.member(),
         ):
@@ -128,17 +138,17 @@ async def open_service(
 
 
 @asynccontextmanager
-async def _serving(bus: Bus, computer: Computer, ownership: Ownership, membership: Membership) -> AsyncIterator[None]:
+async def _serving(bus: Bus, computer: Computer, ownership: Ownership, heard: NoticeHandler) -> AsyncIterator[None]:
     """Serve the Computer's subjects and follow the notifications of its office while the body runs. On leaving, what
     runs is waited for (bounded). Raises BusError: nats-server does not permit it."""
-    seat, notifications = computer.seat, _OfficeNotifications(computer, ownership, membership)
+    seat = computer.seat
     handler = owned(request_handler(computer.dispatcher), ownership.refusal)
     host = subjects.hosts(bus.credential, bus.process, registry_contract.ALIVE.verb)
     calls = subjects.client_all(seat.office, seat.computer)
     subscriptions: list[Subscription] = [
         await serve_requests(bus, computer.dispatcher, host),
         await once_connected(lambda: bus.serve(calls, handler, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS)),
-        await once_connected(lambda: bus.listen(subjects.notify_all(seat.office), notifications.heard)),
+        await once_connected(lambda: bus.listen(subjects.notify_all(seat.office), heard)),
     ]
     try:
         yield
@@ -150,16 +160,105 @@ async def _serving(bus: Bus, computer: Computer, ownership: Ownership, membershi
 
 
 @dataclass(eq=False)
-class _OfficeNotifications:
-    """Notifications that concern calls, Agents that leave, and this Computer's own membership."""
+class Membership:
+    """The seat of a Computer: claimed at the registry, confirmed after every outage, released at the end.
 
-    _computer: Computer
+    `run` and `lease.run` must be running while it lasts; what the registry answers is not raised. With
+    `settings.restart` the seat is kept at the end for the next process of this Computer, and not released.
+    `computer.in_office` is called whenever the seat is held (again), before any request.
+    """
+
+    _settings: ComputerSettings
+    _bus: Bus
+    _registry: RegistryClient
     _ownership: Ownership
-    _membership: Membership
-    _entered: tuple[str, int] = ("", 0)
-    """The Agent that entered last, and the epoch of that."""
+    _computer: Computer
+
+    def __post_init__(self) -> None:
+        self._office, self._name, self._restart = self._settings.office, self._settings.name, self._settings.restart
+        identity = f"{encode_name(self._office)}.computer.{encode_name(self._name)}"  # hashed: it may be long
+        # one session in one process: the same claim for its whole life, so that asking twice is asking once
+        self._claim = Claim(
+            session=self._bus.process,
+            credential=self._registry.credential,
+            process=self._registry.process,
+            incarnation=uuid4().hex,
+            identity=blake2b(identity.encode(), digest_size=16).hexdigest(),
+        )
+        self._claimed = False
+        self._revision = 0
+        """Revision of the seat's record, as far as this Computer knows."""
+        self._overtaken = 0
+        """The newest revision that another process wrote, as far as notifications say."""
+        self._up = asyncio.Event()
+        self._problem = "not joined yet"
+        self._tenure: int | None = None
+        """Tenure of the seat when it was last held (`registry_contract.same_tenure`)."""
+        self._entered: tuple[str | None, int] = (None, 0)
+        """The Agent that entered last, and the epoch of that."""
+        self.has_joined = asyncio.Event()
+        """Set once the seat was held for the first time."""
+        self.lease = LeaseKeeper(
+            self._registry,
+            lease_s=self._settings.lease_s,
+            describe=LeaseRenewal,
+            on_lapsed=lambda: self._ownership.close("the lease had run out"),
+        )
+
+    @property
+    def problem(self) -> str | None:
+        """Why this Computer is not in its office now; None while it is."""
+        return None if self._ownership.is_open else self._problem
+
+    async def run(self) -> None:
+        """Claim the seat, and claim it again whenever it was lost, until cancelled."""
+        unwatch = self._bus.watch(self._on_connection)
+        if self._bus.connected:
+            self._up.set()
+        backoff = Backoff(first_s=0.1, longest_s=5.0)
+        try:
+            while True:
+                await self._up.wait()
+                try:
+                    is_held = await self._hold_seat()
+                except (SmcpError, BusError) as error:
+                    self._trouble(error)
+                    is_held = False
+                if is_held:
+                    backoff.reset()
+                    self._computer.outbox.resume()
+                    await self._ownership.wait_closed()
+                    self._problem = "the seat is being confirmed"
+                else:
+                    await asyncio.sleep(backoff.next())
+        finally:
+            unwatch()
+
+    async def leave(self) -> None:
+        """Run nothing new from now on; `run` must have ended. New requests wait for the next process, where this is a
+        restart; else the seat is released."""
+        self._problem = "left"
+        self._ownership.moving = self._restart
+        self._ownership.close("leaving the office")
+        if not self._restart:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Release the seat, or have it kept for a restart, when nothing runs any more. If that fails, the registries
+        notice by themselves. Idempotent."""
+        if not self._claimed:
+            return
+        self._claimed = False
+        what = "kept for the next process" if self._restart else "released"
+        try:
+            async with asyncio.timeout(RELEASE_S):
+                await self._registry.leave(self._office, "computer", self._name, self._claim, restarts=self._restart)
+            _log.info("the seat in the office %r is %s", self._office, what)
+        except (SmcpError, BusError, TimeoutError) as error:
+            _log.warning("the seat in the office is not %s: %s", what, str(error) or type(error).__name__)
 
     async def heard(self, incoming: Incoming) -> None:
+        """Take a notification of the office: of calls, of Agents that leave, and of this membership itself."""
         try:
             match subjects.verb_of(incoming.subject):
                 case "tool_call_cancel":
@@ -167,24 +266,83 @@ class _OfficeNotifications:
                         cancel = AgentCallData.model_validate_json(incoming.body)
                         self._computer.calls.cancel(cancel, incoming.headers.get(SUBJECT, ""))
                 case "enter_office":
-                    who = EnterOfficeNotification.model_validate_json(incoming.body)
-                    self._moved(who.agent, who.computer, int(incoming.headers.get(EPOCH, "")), left=False)
+                    entered = EnterOfficeNotification.model_validate_json(incoming.body)
+                    epoch = int(incoming.headers.get(EPOCH, ""))
+                    self._presence_changed(entered.computer, epoch)
+                    if entered.agent is not None and epoch > self._entered[1]:
+                        self._entered = (entered.agent, epoch)
                 case "leave_office":
-                    whose = LeaveOfficeNotification.model_validate_json(incoming.body)
-                    self._moved(whose.agent, whose.computer, int(incoming.headers.get(EPOCH, "")), left=True)
+                    left = LeaveOfficeNotification.model_validate_json(incoming.body)
+                    epoch = int(incoming.headers.get(EPOCH, ""))
+                    self._presence_changed(left.computer, epoch)
+                    if left.agent is not None:
+                        is_back = partial(self._is_back, left.agent, epoch)
+                        self._computer.calls.agent_left(left.agent, self._ownership, is_back)
+                        self._computer.resources.subscriptions.left(left.agent)
         except ValueError:  # also pydantic's
             _log.warning("a notification that cannot be read was ignored")
 
-    def _moved(self, agent: str | None, computer: str | None, epoch: int, *, left: bool) -> None:
-        seat = self._computer.seat
-        if computer == seat.computer:
-            self._membership.presence_changed(epoch // 2)
-        if agent is not None and not left and epoch > self._entered[1]:
-            self._entered = (agent, epoch)
-        elif agent is not None and left:
+    def _is_back(self, agent: str, epoch: int) -> bool:
+        return self._entered[0] == agent and self._entered[1] > epoch
 
-            def is_back() -> bool:
-                return self._entered[0] == agent and self._entered[1] > epoch
+    def _presence_changed(self, computer: str | None, epoch: int) -> None:
+        """An enter or leave of this Computer's name that it did not cause (a registry took it for dead) ends its
+        ownership: the seat is confirmed, or claimed again."""
+        if computer == self._name:
+            self._overtaken = max(self._overtaken, epoch // 2)
+            if self._claimed and self._overtaken > self._revision:
+                self._ownership.close("the seat in the office was released by a registry")
 
-            self._computer.calls.agent_left(agent, self._ownership, is_back)
-            self._computer.resources.subscriptions.left(agent)
+    async def _hold_seat(self) -> bool:
+        generation = self._ownership.generation
+        if self._claimed:
+            confirmed = await self._registry.confirm(self._office, "computer", self._name, self._claim)
+            # a view that has not come so far yet cannot say; claiming asks the bucket itself
+            if confirmed.mine and confirmed.view >= self._overtaken:
+                self._revision = max(self._revision, confirmed.view)
+                return self._opened(generation, confirmed.tenure, "confirmed in")
+            if not confirmed.mine:
+                _log.warning("the seat in the office %r was lost; claiming it again", self._office)
+                self._claimed = False
+        if not self.lease.held:
+            await self.lease.acquire()
+        return self._opened(generation, await self._join(), "in")
+
+    async def _join(self) -> int | None:
+        outbox, index = self._computer.outbox, self._computer.resources.index
+        before = outbox.state()
+        self._overtaken = 0
+        said = {"role": "computer", "name": self._name, "office_id": self._office}
+        body = orjson.dumps({**said, "capabilities": index.capabilities})
+        joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)
+        self._claimed = True
+        self._revision = joined.revision
+        if joined.taken_up:  # the process before this one was restarted: Agents saw nobody enter
+            outbox.changed_all(index.capabilities)
+        elif not joined.unchanged:  # Agents that saw us enter ask for everything; what changed meanwhile is sent
+            outbox.drop(before.__contains__)
+        return joined.tenure
+
+    def _opened(self, generation: int, tenure: int | None, how: str) -> bool:
+        if self._overtaken > self._revision or not self._ownership.open(generation):
+            return False
+        self._problem = ""
+        self.has_joined.set()
+        kept, self._tenure = same_tenure(self._tenure, tenure), tenure
+        self._computer.in_office(new_tenure=not kept)
+        _log.info("%s the office %r as %r", how, self._office, self._name)
+        return True
+
+    def _trouble(self, error: Exception) -> None:
+        refusal = f"refused: {hinted(str(error))}" if isinstance(error, NotAllowed) else ""
+        problem = refusal or str(error) or type(error).__name__
+        if problem != self._problem:
+            _log.warning("not in the office %r: %s; trying on", self._office, problem)
+        self._problem = problem
+
+    def _on_connection(self, connection: Connection) -> None:
+        if connection is Connection.UP:
+            self._up.set()
+            self.lease.renew_soon()
+        elif connection is Connection.DOWN:
+            self._up.clear()

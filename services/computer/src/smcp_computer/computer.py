@@ -51,8 +51,8 @@ from smcp_service.logging import bind_call, rewritten_logs
 from smcp_service.metrics import Metrics
 
 if TYPE_CHECKING:
+    from smcp_computer.app import Membership
     from smcp_computer.gateway import GatewayMembership
-    from smcp_computer.membership import Membership
 
 _log = logging.getLogger("smcp_computer")
 
@@ -354,3 +354,12 @@ class Computer:
             except TimeoutError:
                 _log.warning("%s broken off: not ended within %g s", counted(self.owner.running, "call"), drain_s)
             await self.calls.aclose()
+
+
+def hinted(refusal: str) -> str:
+    """A refusal of the office, with what the user can do about it."""
+    if "has a Computer named" in refusal or "not for this name" in refusal:
+        return f"{refusal}; choose another name with --name (SMCP_NAME)"
+    if "is not an A2C-SMCP gateway" in refusal:
+        return f"{refusal}: is --gateway (SMCP_GATEWAY_URL) right?"
+    return f"{refusal}; give it with --token-file or SMCP_TOKEN" if "a token is needed" in refusal else refusal

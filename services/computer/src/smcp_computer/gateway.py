@@ -19,8 +19,7 @@ from smcp_bus.bus import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.callers import CALLER_KEY, from_request
 from smcp_bus.dispatch import failed
 from smcp_bus.tracing import client_spans
-from smcp_computer.computer import Computer, Options
-from smcp_computer.membership import hinted
+from smcp_computer.computer import Computer, Options, hinted
 from smcp_computer.settings import ComputerSettings
 from smcp_proto import catalog
 from smcp_proto.backoff import Backoff
