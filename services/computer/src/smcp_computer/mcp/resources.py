@@ -75,9 +75,8 @@ class ListenStream:
 
     def __post_init__(self) -> None:
         self._server = self._connection.server
-        self._wanted: set[str] = set()
-        self._asked: dict[str, asyncio.Future[None]] = {}
-        """Those of them that the server has not agreed to tell of yet."""
+        self._wanted: dict[str, asyncio.Future[None]] = {}
+        """By URI: done once the server has agreed to tell of it."""
         self._needed = asyncio.Event()
         """Another stream is needed than the open one."""
         self._open: anyio.CancelScope | None = None
@@ -85,10 +84,9 @@ class ListenStream:
         """The scope of the replaced stream, read until it is drained."""
         self._is_broken = False
         """A stream broke, or could not be opened: it is opened again after a pause, or with the next request."""
+        self._missed = False
+        """Changes were not received, since a stream broke."""
         self._backoff = Backoff()
-        self._lost = True
-        """Changes were not received, since no stream was open."""
-        self._was_open = False
         self._closed: ServerError | None = None
         """Why there never will be a stream again."""
         if self.tools or self.resources:
@@ -97,18 +95,16 @@ class ListenStream:
     async def subscribe(self, uri: str) -> None:
         if self._closed is not None:
             raise self._closed
-        outcome = self._asked[uri] = asyncio.get_running_loop().create_future()
-        self._wanted.add(uri)
+        agreed = self._wanted[uri] = asyncio.get_running_loop().create_future()
         self._needed.set()
         try:
-            await outcome
+            await agreed
         except asyncio.CancelledError:
-            self._wanted.discard(uri)
-            self._asked.pop(uri, None)
+            self._wanted.pop(uri, None)
             raise
 
     def unsubscribe(self, uri: str) -> None:
-        self._wanted.discard(uri)
+        self._wanted.pop(uri, None)
         self._needed.set()
 
     async def run(self) -> None:
@@ -118,61 +114,50 @@ class ListenStream:
                 while self._closed is None:
                     await self._needed.wait()
                     self._needed.clear()
-                    if self._is_broken and not self._asked:
+                    if self._is_broken and all(agreed.done() for agreed in self._wanted.values()):
                         await set_within(self._backoff.next(), self._needed)
                         self._needed.clear()
                     self._is_broken = False
                     await self._reopen(tasks)
-            self._unsubscribed(self._wanted - self._asked.keys())
         finally:
             self._closed = self._closed or ServerDied(self._server, "went away before it answered")
-            self._answer(self._asked.copy(), frozenset(), self._closed)
+            self._answer(self._wanted.copy(), frozenset(), self._closed)
 
     async def _reopen(self, tasks: anyio.abc.TaskGroup) -> None:
-        uris, asked = sorted(self._wanted), self._asked.copy()
-        honored: frozenset[str] = frozenset()
-        agreed = False
-        why: ServerError = NotSubscribable(self._server, "does not tell when this resource changes")
-        if uris or self.tools or self.resources:
-            try:
-                honored = await tasks.start(self._stream, uris)
-            except MCPError as error:
-                why = self._refused(error)
-                self._retry()
-            except (SubscriptionLost, TimeoutError):
-                why = ServerTimedOut(self._server, "did not open a stream of changes")
-                self._retry()
-            else:
-                agreed = self._open is not None or bool(honored)
-                if not agreed:  # it ended without a word: that says nothing of the resources
-                    why = ServerTimedOut(self._server, "ended its stream of changes at once")
-        else:
+        wanted, is_first = self._wanted.copy(), self._open is None
+        if not (wanted or self.tools or self.resources):
             self._replace(None)
-        self._answer(asked, honored, why)
-        if self._open is not None and self._lost:
+            return
+        try:
+            honored = await tasks.start(self._stream, sorted(wanted))
+            if self._open is None and not honored:
+                raise SubscriptionLost  # noqa: TRY301 -- it ended without a word: that says nothing of the resources
+        except (MCPError, SubscriptionLost, TimeoutError) as error:
+            asked = {uri: agreed for uri, agreed in wanted.items() if not agreed.done()}
+            self._answer(asked, frozenset(), self._failure(error))
+            self._retry()
+            return
+        self._answer(wanted, honored, NotSubscribable(self._server, "does not tell when this resource changes"))
+        if self._open is not None and (is_first or self._missed):
             self._catch_up()
-        if agreed:
-            self._unsubscribed(self._wanted.intersection(uris) - self._asked.keys() - honored)
 
-    def _answer(self, asked: dict[str, asyncio.Future[None]], honored: frozenset[str], why: ServerError) -> None:
-        for uri, outcome in asked.items():
-            if outcome.done():
-                continue
-            del self._asked[uri]
+    def _answer(self, wanted: Mapping[str, asyncio.Future[None]], honored: frozenset[str], why: ServerError) -> None:
+        ended = set()
+        for uri, agreed in wanted.items():
             if uri in honored:
-                outcome.set_result(None)
-            else:
-                self._wanted.discard(uri)
-                outcome.set_exception(why)
-
-    def _unsubscribed(self, uris: set[str]) -> None:
-        self._wanted -= uris
-        if uris:
-            self._notify(ResourcesUnsubscribed(self._server, frozenset(uris)))
+                if not agreed.done():
+                    agreed.set_result(None)
+            elif self._wanted.get(uri) is agreed:  # else it is not wanted any more, or wanted anew
+                del self._wanted[uri]
+                if agreed.done():
+                    ended.add(uri)
+                else:
+                    agreed.set_exception(why)
+        if ended:
+            self._notify(ResourcesUnsubscribed(self._server, frozenset(ended)))
 
     async def _stream(self, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]) -> None:
-        is_open, loop = False, asyncio.get_running_loop()
-        began = loop.time()
+        is_open, began = False, anyio.current_time()
         with anyio.CancelScope() as scope:
             try:
                 async with self._connection.client.listen(
@@ -180,7 +165,7 @@ class ListenStream:
                     resources_list_changed=self.resources,
                     resource_subscriptions=uris,
                 ) as events:
-                    is_open, began = True, loop.time()
+                    is_open = True
                     self._replace(scope)  # before it is read: it may end at once
                     task_status.started(frozenset(events.honored.resource_subscriptions or ()))
                     async for change in events:
@@ -192,13 +177,14 @@ class ListenStream:
                 if not is_open:
                     raise
         if scope is self._open and not scope.cancel_called:
-            self._open = None
-            self._lost = self._was_open = True
-            if loop.time() - began >= STEADY_S:
+            self._open, self._missed = None, True
+            if anyio.current_time() - began >= STEADY_S:
                 self._backoff.reset()
             self._retry()
 
-    def _refused(self, error: MCPError) -> ServerError:
+    def _failure(self, error: Exception) -> ServerError:
+        if not isinstance(error, MCPError):
+            return ServerTimedOut(self._server, "did not open a stream of changes")
         why = self._connection.translated(error)
         if error.code == types.METHOD_NOT_FOUND:
             _log.info("MCP server %r does not announce changes of its lists", self._server)
@@ -220,10 +206,10 @@ class ListenStream:
             self._needed.set()
 
     def _catch_up(self) -> None:
-        was_open, self._lost, self._was_open = self._was_open, False, True
+        missed, self._missed = self._missed, False
         if self.tools:
             self._notify(ToolsChanged(self._server))
-        if not was_open:
+        if not missed:
             return  # only the tools were listed before the first stream
         if self.resources:
             self._notify(ResourcesChanged(self._server))
