@@ -158,7 +158,7 @@ def test_a_log_of_a_server_has_no_beginning_of_a_secret(tmp_path: Path, caplog: 
     log.wrote(up_to(LONGEST_LINE))
     log.failed(MCPError(code=-32603, message=up_to(LONGEST_LINE)), "it is started again", was_ready=False)
     parsed(up_to(200), log, max_message=1_000_000)
-    log.process_started(quiet_s=60)  # of these lines the log shows the last ones, when the process has ended
+    log.process_started()  # of these lines the log shows the last ones, when the process has ended
     log.wrote(up_to(LONGEST_LINE))
     log.status = 1
     log.failed(ServerFailed("went away"), "it is started again", was_ready=True)

@@ -12,7 +12,6 @@ import pytest
 from smcp_computer import finder
 from smcp_computer.mcp import supervisor
 from smcp_computer.mcp.transports import connect
-from smcp_computer.resources import routing
 from smcp_service.health import Readiness, serve_health
 from smcp_service.metrics import Metrics
 from smcp_service.settings import ServiceSettings
@@ -269,7 +268,7 @@ async def test_templates_with_one_name_are_prefixed_by_their_server(nats_url: st
 async def test_a_server_whose_list_fails_loses_only_its_own_items(
     nats_url: str, era: Era, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "LIST_S", 1.0)
+    monkeypatch.setattr("smcp_computer.resources.index.LIST_S", 1.0)
     bad = configs.context(era, host="bad", windows=2, without=["list_changed"])
     async with world(nats_url, bad=bad, good=configs.context(era, host="good", windows=2)) as here:
         alice = ResourceAgent(here)
@@ -285,7 +284,7 @@ async def test_a_server_whose_list_fails_loses_only_its_own_items(
 async def test_a_server_that_never_lists_delays_other_requests_by_a_bounded_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "LIST_S", 1.5)
+    monkeypatch.setattr("smcp_computer.resources.index.LIST_S", 1.5)
     silent = configs.context("2025", host="silent", windows=1, without=["list_changed"])
     async with world(nats_url, silent=silent, well=configs.context("2026", host="well", windows=1)) as here:
         alice = ResourceAgent(here)

@@ -7,7 +7,6 @@ import pytest
 
 from smcp_computer.mcp import resources
 from smcp_computer.mcp.events import ResourcesChanged, ServerEvent
-from smcp_computer.resources import routing
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_agent import ResourceAgent
@@ -27,7 +26,7 @@ def names(result: dict[str, Any]) -> list[str]:
 async def test_a_server_that_never_lists_its_templates_shows_its_windows_and_lists_its_resources(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "LIST_S", 1.5)
+    monkeypatch.setattr("smcp_computer.resources.index.LIST_S", 1.5)
     silent = configs.context("2025", host="silent", windows=1, misbehave={"templates": "never"})
     async with world(nats_url, {"read_s": 10.0}, silent=silent) as here:
         alice, index = ResourceAgent(here), here.computer.resources.index

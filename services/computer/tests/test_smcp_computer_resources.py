@@ -53,7 +53,7 @@ async def test_a_server_without_the_resources_capability_has_no_resources() -> N
     async with running(desk=configs.context("2026", without=["resources"])) as servers:
         assert servers.fleet.supervisors["desk"].resources is None
         assert servers.index.servers() == []
-        servers.index.count_skipped("resources_list")
+        servers.index.count("resources_list")
         assert servers.index.skipped["resources_list"] == 1
         with pytest.raises(ServerNotRunning):
             await servers.index.list("desk")

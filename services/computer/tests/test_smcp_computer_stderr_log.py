@@ -109,7 +109,7 @@ def test_the_last_lines_are_those_of_the_current_process(caplog: pytest.LogCaptu
     log = StderrLog("box")
     log.process_started()
     log.wrote("of an older life")
-    log.process_started(quiet_s=60)
+    log.process_started()
     for line in (
         "╭──── Traceback ────╮",
         "│ \x1b[31mmain.py\x1b[0m:7 \x07 │",
@@ -127,7 +127,7 @@ def test_the_last_lines_are_those_of_the_current_process(caplog: pytest.LogCaptu
 def test_the_file_of_a_server_has_all_its_lines_without_what_a_terminal_obeys_and_is_bounded(tmp_path: Path) -> None:
     name = "数据/../" + 40 * "库"
     log = StderrLog(name, tmp_path / "logs", clean=lambda line: line.replace("secret", "***"))
-    log.process_started(quiet_s=60)
+    log.process_started()
     for number in range(3 * LINES_A_MINUTE):
         log.wrote(f"\x1b]52;c;eA==\x07\x1b[31mline {number}\x1b[0m of secret")
     path = log_file(tmp_path / "logs", name)

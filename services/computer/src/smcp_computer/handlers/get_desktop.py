@@ -96,7 +96,7 @@ class Desktop:
         size, history = request.desktop_size, self.history.servers
         parts: list[_Part] = []
         if (request.window is None or only is not None) and (size is None or size > 0):
-            self.index.count_skipped("get_desktop")
+            self.index.count("get_desktop")
             hidden = self.access.hidden(call.caller)
             parts = [_Part(server) for server in self.index.servers(subscribable=True) if server not in hidden]
             await self._fill(parts, only, size, history, Budget(call, most=self.read_s).left)

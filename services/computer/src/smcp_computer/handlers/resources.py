@@ -44,9 +44,10 @@ from smcp_computer.resources.index import (
     with_unique_names,
     write_cursor,
 )
-from smcp_computer.resources.routing import Budget, Directory
+from smcp_computer.resources.routing import Budget, Routes
 from smcp_computer.resources.subscriptions import Subscriptions
 from smcp_computer.settings import ComputerSettings
+from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
 from smcp_proto.finder import unknown_categories
 from smcp_proto.schemas.base import AgentCallData, JsonRpcRequest, ServerName, UnknownClientReq
@@ -83,9 +84,9 @@ Answered = tuple[str | None, Json]
 class ResourceHandlers:
     """Each public method is a handler. A server's refusal is a JSON-RPC error in the envelope; an SmcpError is flat."""
 
-    directory: Directory
     index: ResourceIndex
     subscriptions: Subscriptions
+    history: History
     access: Access
     events: ServerEvents
     name: str
@@ -100,74 +101,57 @@ class ResourceHandlers:
         return await self._reply(request, request.payload, self._page("prompts", request, call))
 
     async def get_prompt(self, request: GetPromptReq, call: Call) -> Answer:
-        return await self._reply(request, request.payload, self._of_prompt(request, call))
+        name = request.payload.params.name
+        return await self._reply(request, request.payload, self._of_listed("prompts", name, request, call))
+
+    async def complete(self, request: CompleteReq, call: Call) -> Answer:
+        """Values for an argument of a template, or of a prompt."""
+        ref = request.payload.params.ref
+        if ref.type == "ref/prompt":
+            answer = self._of_listed("prompts", ref.name or "", request, call)
+        elif ref.uri is None and request.serverId is None:
+            raise refused("payload.params.ref.uri", "is missing")
+        else:
+            answer = self._of_listed("templates", ref.uri or "", request, call)
+        return await self._reply(request, request.payload, answer)
 
     async def read(self, request: ReadResourceReq, call: Call) -> Answer:
-        budget, directory = Budget(call), self._of(call)
+        routes = self._routes(call)
 
         async def ask(server: str, uri: str) -> Json:
-            listed = directory.listed(uri, server)
-            result = await self.index.connection(server).read(listed, timeout=budget.left)
+            listed = routes.listed(uri, server)
+            result = await self.index.connection(server).read(listed, timeout=routes.budget.left)
             self.events.warn(server, *(f"{self.events.shown(uri)}: {what}" for what in category_warnings(uri, result)))
             return result
 
-        return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
+        return await self._reply(request, request.payload, self._of_resource(request, routes, ask))
 
     async def subscribe(self, request: SubscribeResourceReq, call: Call) -> Answer:
         """Subscribe to the document itself, whatever format (`?format=markdown`) the URI names."""
-        budget, directory = Budget(call), self._of(call)
+        routes = self._routes(call)
 
         async def ask(server: str, uri: str) -> Json:
             features = self.index.features(server)
             if features is not None and not features.subscribe:
                 raise NotSubscribable(server, "does not tell when its resources change")
             try:
-                async with asyncio.timeout_at(budget.until):
-                    await self.subscriptions.subscribe(request.agent, server, directory.subscription_uri(uri, server))
+                async with asyncio.timeout_at(routes.budget.until):
+                    await self.subscriptions.subscribe(request.agent, server, routes.subscription_uri(uri, server))
             except TimeoutError:
                 raise ServerTimedOut(server, "did not answer in time") from None
             return {}
 
-        return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
+        return await self._reply(request, request.payload, self._of_resource(request, routes, ask))
 
     async def unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> Answer:
         """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done."""
         server = request.serverId
-        uri = self._of(call).checked(request.payload.params.uri, server)
+        uri = self._routes(call).checked(request.payload.params.uri, server)
         self.subscriptions.unsubscribe(request.agent, server, uri)
         return self._enveloped(request, request.payload, server, {"result": {}})
 
-    async def complete(self, request: CompleteReq, call: Call) -> Answer:
-        """Values for an argument of a template, or of a prompt."""
-        of_prompt = request.payload.params.ref.type == "ref/prompt"
-        ask = self._of_prompt if of_prompt else self._of_template
-        return await self._reply(request, request.payload, ask(request, call))
-
-    def _of(self, call: Call) -> Directory:
-        return self.directory.without(self.access.hidden(call.caller))
-
-    async def _of_template(self, request: CompleteReq, call: Call) -> Answered:
-        directory, budget, asked = self._of(call), Budget(call), request.payload.params
-        if asked.ref.uri is None and request.serverId is None:
-            raise refused("payload.params.ref.uri", "is missing")
-        servers = await directory.listing("templates", asked.ref.uri or "", request.serverId, timeout=budget.left)
-        params = asked.model_dump(mode="json", by_alias=True, exclude_unset=True)
-
-        async def ask(server: str) -> Json:
-            return with_meta(await self.index.connection(server).complete(params, timeout=budget.left))
-
-        return await _first(servers, ask, completes_nothing)
-
-    async def _of_prompt(self, request: GetPromptReq | CompleteReq, call: Call) -> Answered:
-        """The answer of the server that `serverId` names, or that lists the prompt; of several the one used last."""
-        directory, budget = self._of(call), Budget(call)
-        params = request.payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        is_get = isinstance(request, GetPromptReq)
-        name = params["name"] if is_get else params["ref"].get("name", "")
-        server, *_ = await directory.listing("prompts", name, request.serverId, timeout=budget.left)
-        prompts = directory.prompts(server)
-        ask = prompts.get if is_get else prompts.complete
-        return server, with_meta(await ask(params, timeout=budget.left))
+    def _routes(self, call: Call) -> Routes:
+        return Routes(self.index, self.history, self.access.hidden(call.caller), call)
 
     async def _page(
         self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq | ListPromptsReq, call: Call
@@ -175,9 +159,8 @@ class ResourceHandlers:
         params, server = request.payload.params, request.serverId
         cursor = params.cursor if params is not None else None
         after = None if cursor is None else read_cursor(cursor, kind, server)
-        items, left_out = await self._of(call).lists(
-            kind, server, timeout=Budget(call).left, begin="" if after is None else after.server
-        )
+        begin = "" if after is None else after.server
+        items, left_out = await self._routes(call).lists(kind, server, begin=begin)
         if kind == "templates" and server is None:
             items = {**with_unique_names(items)}
         page = page_of(kind, items, after)
@@ -190,16 +173,31 @@ class ResourceHandlers:
             result["meta"] = {LEFT_OUT: left_out}
         return server, result
 
+    async def _of_listed(self, kind: Kind, name: str, request: GetPromptReq | CompleteReq, call: Call) -> Answered:
+        """The answer of the server that `serverId` names, or that lists the template or prompt; of several the one used
+        last that completes anything."""
+        routes, is_get = self._routes(call), isinstance(request, GetPromptReq)
+        servers = await routes.listing(kind, name, request.serverId)
+        params = request.payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+        async def ask(server: str) -> Json:
+            timeout = routes.budget.left
+            if is_get:
+                return with_meta(await self.index.prompts(server).get(params, timeout=timeout))
+            asked = self.index.prompts(server) if kind == "prompts" else self.index.connection(server)
+            return with_meta(await asked.complete(params, timeout=timeout))
+
+        return await _first(servers, ask, lambda error: not is_get and completes_nothing(error))
+
     async def _of_resource(
         self,
         request: ReadResourceReq | SubscribeResourceReq,
-        directory: Directory,
-        budget: Budget,
+        routes: Routes,
         ask: Callable[[str, str], Awaitable[Json]],
     ) -> Answered:
         """The answer of the first server that has the resource and, for a subscription, announces its changes."""
-        uri = directory.checked(request.payload.params.uri, request.serverId)
-        servers = await directory.candidates(uri, request.serverId, timeout=budget.left)
+        uri = routes.checked(request.payload.params.uri, request.serverId)
+        servers = await routes.candidates(uri, request.serverId)
         return await _first(
             servers,
             lambda server: ask(server, uri),
@@ -333,11 +331,10 @@ def resource_handlers(
 ) -> dict[str, Handler]:
     """By event."""
     index, history, events = resources.index, resources.history, fleet.events
-    directory = Directory(fleet.supervisors, index, history, events)
-    own = ResourceHandlers(directory, index, resources.subscriptions, access, events, settings.name)
+    own = ResourceHandlers(index, resources.subscriptions, history, access, events, settings.name)
     return {
         "client:get_desktop": Desktop(index, history, access, events, tasks, read_s=settings.read_s),
-        "client:get_finder": Finder(resources.cache, directory.documents, history, access, wait_s=settings.read_s),
+        "client:get_finder": Finder(resources.cache, index.documents, history, access, wait_s=settings.read_s),
         "client:resources/list": own.list,
         "client:resources/templates/list": own.templates,
         "client:resources/read": own.read,

@@ -145,20 +145,18 @@ class StderrLog:
         self._minute_began = 0.0
         self._lines = 0
         """In this minute."""
-        self._quiet_until = 0.0
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._is_shown = True
         """Whether the log shows these last lines."""
         self._told: tuple[str, int | None] | None = None
-        """Why it failed, as it was logged last, with the exit status."""
+        """Why it failed, as it was logged last, with the exit status. Until it is ready again its lines are logged at
+        `debug`: those of a process that ends stand in the line that tells of that."""
         self.pid: int | None = None
         self.status: int | None = None
 
-    def process_started(self, *, quiet_s: float = 0.0) -> None:
-        """A new process. For `quiet_s` seconds its lines are logged at `debug`."""
+    def process_started(self) -> None:
         self._last.clear()
         self.status = None
-        self._quiet_until = time.monotonic() + quiet_s
 
     def wrote(self, line: str) -> None:
         line = printable(self.clean(line)[:MAX_LINE]).rstrip()
@@ -213,9 +211,9 @@ class StderrLog:
                 self._file.close()
 
     def _level(self, level: int) -> int:
-        now = time.monotonic()
-        if now < self._quiet_until:
+        if self._told is not None:
             return logging.DEBUG
+        now = time.monotonic()
         if now >= self._minute_began + 60:
             self._minute_began, self._lines = now, 0
         self._lines += 1

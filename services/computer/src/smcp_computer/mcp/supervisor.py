@@ -205,18 +205,15 @@ class Supervisor:
 
     async def run(self) -> None:
         try:
-            lived = STEADY_S
             while not self._stopping.is_set():
-                # what a server says that dies again and again stands in the lines that tell of its ends
-                self._stderr.process_started(quiet_s=0.0 if lived >= STEADY_S else STEADY_S)
+                self._stderr.process_started()
                 self._ready_at = math.inf
                 try:
                     await self._live()
                 except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
                     if self._stopping.is_set() or self._ended_at_discovery(error):
                         continue
-                    lived = max(0.0, time.monotonic() - self._ready_at)
-                    if (pause := self._failed(error, lived)) is None:
+                    if (pause := self._failed(error)) is None:
                         self._end_waits()
                         await self._stopping.wait()
                     else:
@@ -381,7 +378,7 @@ class Supervisor:
             self._negotiation = "legacy"
         return retry
 
-    def _failed(self, error: Exception, lived: float) -> float | None:
+    def _failed(self, error: Exception) -> float | None:
         """Tell of it. Returns the pause before the next try; None: there is none."""
         self.settled.set()
         if isinstance(first_of(error), CannotRun):
@@ -389,9 +386,11 @@ class Supervisor:
             _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
             self._stderr.note(f"{self.reason} (it is not started, nor tried again)")
             return None
-        if is_steady := lived >= STEADY_S:
+        pause = 0.0
+        if time.monotonic() - self._ready_at >= STEADY_S:
             self._backoff.reset()
-        pause = 0.0 if is_steady else self._backoff.next()
+        else:
+            pause = self._backoff.next()
         outlook = f"it is started again in {pause:.1f} s" if pause else "it is started again"
         was_ready = self._ready_at < math.inf
         if not was_ready and isinstance(first_of(error), TimeoutError):

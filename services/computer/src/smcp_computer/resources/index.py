@@ -28,7 +28,7 @@ from smcp_computer.mcp.events import (
     ServerReady,
     ServerRemoved,
 )
-from smcp_computer.mcp.resources import REQUEST_S, Json, Resources
+from smcp_computer.mcp.resources import REQUEST_S, Json, Prompts, Resources
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
 from smcp_proto.finder import Document
 from smcp_proto.uris import DPE, WINDOW, DpeUri, WindowUri, host_of, scheme_of, window_uri, without_query
@@ -37,6 +37,8 @@ from smcp_service.lifecycle import Background
 
 OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_templates_list")
 """The verbs that ask all servers."""
+LIST_S: Final = 5.0
+"""How long a server may take to list where several are asked: a silent one must not use up the time of the others."""
 MAX_BYTES: Final = 32 * 1024
 """The limit on one document's metadata: 100 of them have to fit into one message of a small client (4 MiB)."""
 
@@ -127,7 +129,7 @@ class ResourceIndex:
     """The lists are kept until their server announces a change, and taken anew then. A server that announces none is
     listed at each use."""
 
-    _supervisors: Mapping[str, Supervisor]
+    supervisors: Mapping[str, Supervisor]
     _events: ServerEvents
     _tasks: Background
 
@@ -142,19 +144,20 @@ class ResourceIndex:
 
     def servers(self, *, subscribable: bool = False) -> list[str]:
         """The names of those that are ready and have resources; `subscribable`: and take part in desktop and finder."""
-        every = ((name, self.features(name)) for name in sorted(self._supervisors))
+        every = ((name, self.features(name)) for name in sorted(self.supervisors))
         return [name for name, features in every if features and (features.subscribe or not subscribable)]
 
-    def count_skipped(self, operation: str) -> None:
-        """Count the servers without resources for an operation over all servers."""
-        self.skipped[operation] += sum(each.ready and each.resources is None for each in self._supervisors.values())
+    def count(self, operation: str, left_out: int = 0) -> None:
+        """Count an operation over all servers: it skips those without resources, and left so many others out."""
+        self.skipped[operation] += sum(each.ready and each.resources is None for each in self.supervisors.values())
+        self.left_out[operation] += left_out
 
     @property
     def capabilities(self) -> dict[str, Any]:
         """The wire's `Capabilities`, in both of the forms that are legal: flags, and `aggregate` with `byServer`."""
         by_server = {
             name: {"subscribe": bool(features.subscribe), "listChanged": bool(features.list_changed)}
-            for name in sorted(self._supervisors)
+            for name in sorted(self.supervisors)
             if (features := self.features(name)) is not None
         }
         whole = {flag: any(said[flag] for said in by_server.values()) for flag in ("subscribe", "listChanged")}
@@ -167,12 +170,18 @@ class ResourceIndex:
             raise ServerNotRunning(server, "is not ready, or has no resources")
         return resources
 
+    def prompts(self, server: str) -> Prompts:
+        """Raises ServerNotRunning: it is not ready, has no prompts, or was removed."""
+        if server not in self.supervisors or (prompts := self.supervisors[server].prompts) is None:
+            raise ServerNotRunning(server, "went away before it was asked")
+        return prompts
+
     def features(self, server: str) -> types.ResourcesCapability | None:
         resources = self._resources(server)
         return None if resources is None else resources.capability
 
     def _resources(self, server: str) -> Resources | None:
-        supervisor = self._supervisors.get(server)
+        supervisor = self.supervisors.get(server)
         return None if supervisor is None else supervisor.resources
 
     def known(self, server: str) -> Listing:
@@ -210,16 +219,38 @@ class ResourceIndex:
         """Return when the lists of those of the servers that have resources were taken, or could not be."""
         await asyncio.gather(*(self.list(name) for name in servers if self.features(name)), return_exceptions=True)
 
-    async def templates(self, server: str, timeout: float = REQUEST_S) -> tuple[Json, ...]:
-        """Its templates, asked for now. Raises as `list`."""
+    async def items(self, kind: Kind, server: str, timeout: float) -> Sequence[Json]:
+        """What it lists of that kind; templates and prompts are asked for now. Raises as `list`."""
+        if kind == "resources":
+            return tuple((await self.list(server, timeout)).values())
+        ask = self.prompts(server).list_all if kind == "prompts" else self.connection(server).all_templates
         try:
-            found = await self.connection(server).all_templates(timeout=timeout)
+            found = await ask(timeout=timeout)
         except RequestRefused as error:
-            if error.code != types.METHOD_NOT_FOUND:
+            if kind == "prompts" or error.code != types.METHOD_NOT_FOUND:
                 raise
-            return ()  # a server need not have any
+            return ()  # a server need not have any templates
         self._events.warn(server, *found.problems)
         return found.items
+
+    async def items_of_each(self, kind: Kind, servers: Sequence[str], timeout: float) -> dict[str, Sequence[Json]]:
+        """What each of them lists, without those that fail."""
+        found: dict[str, Sequence[Json]] = {}
+
+        async def one(server: str) -> None:
+            try:
+                found[server] = await self.items(kind, server, min(timeout, LIST_S))
+            except ServerError as error:
+                self._events.warn(server, f"left out of a list: {error}")
+
+        await asyncio.gather(*map(one, servers))
+        return found
+
+    async def documents(self, timeout: float) -> Mapping[str, Listing]:
+        """The lists of the servers that take part in the finder; a failing one keeps its last list."""
+        servers = self.servers(subscribable=True)
+        self.count("get_finder", len(servers) - len(await self.items_of_each("resources", servers, timeout)))
+        return {server: self.known(server) for server in servers}
 
     async def _follow(self, name: str, server: _Server) -> None:
         generation = -1

@@ -3,17 +3,14 @@ request lets them take."""
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from smcp_bus.dispatch import Call
 from smcp_computer.access import not_allowed
-from smcp_computer.mcp.errors import ServerError, ServerNotRunning, not_found, not_supported
-from smcp_computer.mcp.events import ServerEvents
-from smcp_computer.mcp.resources import Json, Prompts
-from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.index import ID_KEY, Kind, Listing, ResourceIndex
+from smcp_computer.mcp.errors import not_found, not_supported
+from smcp_computer.mcp.resources import Json
+from smcp_computer.resources.index import ID_KEY, Kind, ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
 from smcp_proto.printable import did_you_mean
@@ -37,13 +34,6 @@ def checked_uri(uri: str) -> str:
     return without_query(uri) if scheme == WINDOW else uri
 
 
-Found = TypeVar("Found")
-
-LIST_S: Final = 5.0
-"""How long a server may take to list where several are asked: a silent one must not use up the time of the others."""
-VERB: Final[Mapping[Kind, str]] = {"resources": "resources_list", "templates": "resources_templates_list"}
-
-
 class Budget:
     """The time that a request leaves, at most `most` seconds; `until`: when it is over, in loop time."""
 
@@ -58,47 +48,40 @@ class Budget:
         return max(0.0, self.until - self._loop.time())
 
 
-@dataclass(eq=False)
-class Directory:
-    _supervisors: Mapping[str, Supervisor]
-    _index: ResourceIndex
-    _history: History
-    _events: ServerEvents
-    hidden: frozenset[str] = frozenset()
-    """Servers that are not for this caller."""
+class Routes:
+    """The MCP servers for one request: all but those in `hidden`, which are not for its caller."""
 
-    def without(self, hidden: frozenset[str]) -> "Directory":
-        """The same for a caller who may not use these servers."""
-        return replace(self, hidden=hidden) if hidden else self
+    def __init__(self, index: ResourceIndex, history: History, hidden: frozenset[str], call: Call) -> None:
+        self._index, self._history, self._hidden = index, history, hidden
+        self.budget = Budget(call)
+
+    @property
+    def _servers(self) -> list[str]:
+        return [name for name in sorted(self._index.supervisors) if name not in self._hidden]
 
     def check(self, server: str, kind: Kind = "resources") -> None:
         """Raises NotAllowed: the server is not for this caller; NotFound: there is none; Unavailable: it is not ready;
         Malformed: it has none of that kind (`details.smcp_code` is `SMCP_RESOURCE_NOT_SUPPORTED`)."""
-        self.check_known(server)
-        supervisor = self._supervisors[server]
+        self._check_known(server)
+        supervisor = self._index.supervisors[server]
         if not supervisor.ready:
             raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
-        if not _has(supervisor, kind):
+        if not self._having(kind, [server]):
             raise not_supported(f"MCP server {server!r} has no {'prompts' if kind == 'prompts' else 'resources'}")
 
-    def prompts(self, server: str) -> Prompts:
-        if server not in self._supervisors or (prompts := self._supervisors[server].prompts) is None:
-            raise ServerNotRunning(server, "went away before it was asked")
-        return prompts
-
-    def check_known(self, server: str) -> None:
-        if server in self.hidden:
+    def _check_known(self, server: str) -> None:
+        if server in self._hidden:
             raise not_allowed("serverId")
-        if server not in self._supervisors:
-            hint = did_you_mean(server, self._supervisors.keys() - self.hidden)
+        if server not in self._servers:
+            hint = did_you_mean(server, self._servers)
             raise not_found(f"this Computer has no MCP server {server!r}{hint}", field="serverId")
 
     def checked(self, uri: str, server: str | None) -> str:
         """The URI to ask `server` (None: any) for. What a server is known to list counts whatever its form. Raises as
-        `check_known`, and Malformed (`checked_uri`)."""
+        `check` where there is no such server, and Malformed (`checked_uri`)."""
         if server is not None:
-            self.check_known(server)
-        lists = map(self._index.known, [server] if server is not None else self._servers())
+            self._check_known(server)
+        lists = map(self._index.known, self._having("resources") if server is None else [server])
         return uri if any(uri in listed for listed in lists) else checked_uri(uri)
 
     def listed(self, uri: str, server: str) -> str:
@@ -111,32 +94,23 @@ class Directory:
         return listed if listed in self._index.known(server) else without_query(listed)
 
     async def lists(
-        self, kind: Kind, server: str | None, *, timeout: float, begin: str = ""
+        self, kind: Kind, server: str | None, *, begin: str = ""
     ) -> tuple[dict[str, Sequence[Json]], list[str]]:
         """What servers list now, by name: one, or all that have resources. Of all, one that fails is left out.
         Beside them: the names of servers from `begin` on that are not running, failed or were silent. Raises as `check`
         of that one server, and ServerError: it does not list."""
         if server is not None:
             self.check(server, kind)
-            return {server: await self._ask(kind)(server, timeout)}, []
-        usable = {name: each for name, each in sorted(self._supervisors.items()) if name not in self.hidden}
-        having = [name for name, each in usable.items() if _has(each, kind)]
-        found = await self.ask_each(self._ask(kind), having, timeout)
-        missing = {*having, *(name for name, each in usable.items() if not each.ready)} - found.keys()
+            return {server: await self._index.items(kind, server, self.budget.left)}, []
+        having = self._having(kind)
+        wanted = {name for name in self._servers if name in having or not self._index.supervisors[name].ready}
+        found = await self._index.items_of_each(kind, having, self.budget.left)
+        missing = wanted - found.keys()
         if kind != "prompts":
-            self._index.count_skipped(VERB[kind])
-            self._index.left_out[VERB[kind]] += len(missing)
+            self._index.count(f"resources_{'' if kind == 'resources' else 'templates_'}list", len(missing))
         return found, sorted(name for name in missing if name >= begin)
 
-    async def documents(self, timeout: float) -> Mapping[str, Listing]:
-        """The lists of the servers that take part in the finder; a failing one keeps its last list."""
-        servers = self._index.servers(subscribable=True)
-        self._index.count_skipped("get_finder")
-        listed = await self.ask_each(self._index.list, servers, timeout)
-        self._index.left_out["get_finder"] += len(servers) - len(listed)
-        return {server: self._index.known(server) for server in servers}
-
-    async def candidates(self, uri: str, server: str | None, *, timeout: float) -> list[str]:
+    async def candidates(self, uri: str, server: str | None) -> list[str]:
         """The servers that may serve `uri`, at least one: those that list it, or its document; where none does, those
         that list something of its host; else those with a template that begins like it. The one used last comes first,
         then by name. Raises NotFound: none does (`details.smcp_code` is `SMCP_RESOURCE_NOT_FOUND`); and as `check`.
@@ -144,61 +118,33 @@ class Directory:
         if server is not None:
             self.check(server)
             return [server]
-        servers, known, host = self._servers(), self._index.known, host_of(uri)
+        servers, known, host = self._having("resources"), self._index.known, host_of(uri)
         found = [each for each in servers if known(each).find(uri)]
         if not found:
-            await self.ask_each(self._index.list, servers, timeout)
+            await self._index.items_of_each("resources", servers, self.budget.left)
             found = [each for each in servers if known(each).find(uri)]
         found = found or [each for each in servers if host in known(each).hosts]
         if not found:
-            for each, templates in (await self.ask_each(self._index.templates, servers, timeout)).items():
+            for each, templates in (await self._index.items_of_each("templates", servers, self.budget.left)).items():
                 if any(uri.startswith(template["uriTemplate"].partition("{")[0]) for template in templates):
                     found.append(each)
         if not found:
             raise not_found("no MCP server of this Computer has this resource")
         return server_order(found, self._history.servers)
 
-    async def listing(self, kind: Kind, name: str, server: str | None, *, timeout: float) -> list[str]:
+    async def listing(self, kind: Kind, name: str, server: str | None) -> list[str]:
         """The servers that list this template or prompt, at least one, in the same order. Raises as `candidates`."""
         if server is not None:
             self.check(server, kind)
             return [server]
-        having = [each for each, supervisor in self._supervisors.items() if _has(supervisor, kind)]
-        lists = await self.ask_each(self._ask(kind), [each for each in having if each not in self.hidden], timeout)
+        lists = await self._index.items_of_each(kind, self._having(kind), self.budget.left)
         found = [each for each, items in lists.items() if any(item[ID_KEY[kind]] == name for item in items)]
         if not found:
             raise not_found(f"no MCP server of this Computer has the {kind.removesuffix('s')} {name!r:.200}")
         return server_order(found, self._history.servers)
 
-    def _servers(self) -> list[str]:
-        return [name for name in self._index.servers() if name not in self.hidden]
-
-    async def ask_each(
-        self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
-    ) -> dict[str, Found]:
-        found: dict[str, Found] = {}
-
-        async def one(server: str) -> None:
-            try:
-                found[server] = await ask(server, min(timeout, LIST_S))
-            except ServerError as error:
-                self._events.warn(server, f"left out of a list: {error}")
-
-        await asyncio.gather(*map(one, servers))
-        return found
-
-    def _ask(self, kind: Kind) -> Callable[[str, float], Awaitable[Sequence[Json]]]:
-        asks = {"resources": self._resources, "templates": self._index.templates, "prompts": self._prompts}
-        return asks[kind]
-
-    async def _resources(self, server: str, timeout: float) -> Sequence[Json]:
-        return tuple((await self._index.list(server, timeout)).values())
-
-    async def _prompts(self, server: str, timeout: float) -> Sequence[Json]:
-        found = await self.prompts(server).list_all(timeout=timeout)
-        self._events.warn(server, *found.problems)
-        return found.items
-
-
-def _has(supervisor: Supervisor, kind: Kind) -> bool:
-    return (supervisor.prompts if kind == "prompts" else supervisor.resources) is not None
+    def _having(self, kind: Kind, servers: Sequence[str] | None = None) -> list[str]:
+        """Those that are ready and have some of that kind."""
+        by_name = self._index.supervisors
+        each = ((name, by_name[name]) for name in (self._servers if servers is None else servers))
+        return [name for name, it in each if (it.prompts if kind == "prompts" else it.resources) is not None]
