@@ -191,7 +191,7 @@ async def test_up_ends_with_1_when_its_nats_server_dies(config: Path) -> None:
         nats = next(c for c in psutil.Process(process.pid).children() if "nats-server" in c.name())
         nats.kill()
         assert await process.exit_code() == 1
-        assert any("nats-server ended with -9" in str(line.get("error")) for line in process.log)
+        assert any("nats-server ended with -9" in str(line.get("event")) for line in process.log)
 
 
 async def test_data_is_kept_and_used_by_one_at_a_time(config: Path, tmp_path: Path) -> None:
