@@ -111,14 +111,14 @@ async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents
         await eventually(lambda: not here.computer.owner.running)
 
 
-async def test_a_tool_that_asks_for_input_is_cancelled_and_the_user_reads_where_to_answer(
+async def test_a_tool_that_asks_for_input_is_cancelled_and_the_user_reads_its_question(
     nats_url: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     async with controlled(nats_url, box=configs.stdio("eliciting", "--era", "2025", log=log)) as here:
         called = await command("call", "book")
         assert called.exit_code == 1
-        assert "SMCP_ELICIT=terminal" in called.stdout
+        assert "The question: Which day (1)?" in called.stdout
         await eventually(lambda: log.exists() and log.read_text() == "cancelled book\n")
         assert here.computer.calls.held()["open_elicitations"] == 0
 

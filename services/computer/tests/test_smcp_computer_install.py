@@ -27,7 +27,7 @@ def install(config: Path, *arguments: str) -> Result:
 def test_it_shows_the_unit_with_this_command_and_the_files_and_writes_nothing(config: Path, tmp_path: Path) -> None:
     shown = install(config, *PLACE, "--user", "robots", "--root", str(tmp_path / "root"))
     assert shown.exit_code == 0
-    for line in ("User=robots", "Delegate=yes", "SMCP_GATEWAY_URL=https://gateway.example", '{"servers": {}}'):
+    for line in ("User=robots", "Delegate=yes", 'SMCP_GATEWAY_URL="https://gateway.example"', '{"servers": {}}'):
         assert line in shown.stdout.splitlines()
     (start,) = (line for line in shown.stdout.splitlines() if line.startswith("ExecStart="))
     program, run = start.removeprefix("ExecStart=").split()
@@ -57,7 +57,7 @@ def test_values_stand_in_the_environment_file_as_systemd_reads_them() -> None:
     values = dict(line.split("=", 1) for line in text.splitlines())
     assert shlex.split(values["SMCP_OFFICE"].replace("\\$", "$")) == ['a "b" $c\\']
     assert values["SMCP_NAME"] == '"名"'
-    assert values["SMCP_NATS_URL"] == "tls://nats:4222"
+    assert values["SMCP_NATS_URL"] == '"tls://nats:4222"'
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from smcp_testing.nats_process import NatsServer
 
 SMALL = """
 offices: [lab, "北京 3.*.>"]
-registries: 2
+registries: [registry-1, registry-2]
 gateways: [ga, gb]
 computers:
   - {credential: rack-1, office: lab, names: [rack 1, rack 2]}

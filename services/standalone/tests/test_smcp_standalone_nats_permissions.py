@@ -18,8 +18,8 @@ from smcp_testing.waiting import eventually
 MODEL = NatsModel.model_validate(
     {
         "offices": ["lab", "北京 3.*"],
-        "registries": 2,
-        "gateways": 2,
+        "registries": ["registry-1", "registry-2"],
+        "gateways": ["gateway-1", "gateway-2"],
         "operators": ["ops"],
         "computers": [
             {"credential": "rack", "office": "lab", "names": ["one", "two"]},

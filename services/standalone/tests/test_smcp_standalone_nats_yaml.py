@@ -32,10 +32,7 @@ SMALL = "{offices: [lab], gateways: [ga, gb], server_name: a, cluster: {name: c}
         ("{}", "offices: is missing"),
         ("offices: kitchen", "offices: must be a list"),
         ("{offices: [a], jetstream: 1}", "jetstream: must be an object"),
-        (
-            "{offices: [a], gateways: x}",
-            "gateways: has to be a whole number from 1 to 1000, or a list of names, such as [a, b]",
-        ),
+        ("{offices: [a], gateways: 2}", "gateways: must be a list"),
         ("offices: []", "offices: must have at least 1 item"),
         ("offices: [7]", "offices.0: must be a string"),
         ('offices: [""]', "offices.0: a name has 1 to 128 characters"),
@@ -48,11 +45,6 @@ SMALL = "{offices: [lab], gateways: [ga, gb], server_name: a, cluster: {name: c}
         ("{offices: [a], jetstream: {storedir: x}}", "jetstream.storedir: is not a known field"),
         ("{offices: [a], 7: 2}", "7: must be strings"),
         ("{offices: [a], xyzzy: 1}", "xyzzy: is not a known field"),
-        ("{offices: [a], gateways: 0}", "gateways: has to be a whole number from 1 to 1000"),
-        ("{offices: [a], gateways: 1001}", "gateways: has to be a whole number from 1 to 1000"),
-        ("{offices: [a], registries: 2.0}", "registries: has to be a whole number from 1 to 1000"),
-        ("{offices: [a], registries: true}", "registries: has to be a whole number from 1 to 1000"),
-        ("{offices: [a], gateways: two}", "gateways: has to be a whole number"),
         ("{offices: [a], gateways: [g, '']}", "gateways.1: a name has 1 to 128 characters"),
         (
             "{offices: [a], gateways: [g, G]}",
@@ -107,7 +99,7 @@ def test_all_problems_are_reported_at_once() -> None:
         "computers.1.ofice: is not a known field",
         "jetstream.max_file: must be a string",
         "listne: is not a known field",
-        "registries: has to be a whole number from 1 to 1000, or a list of names, such as [a, b]",
+        "registries: must be a list",
     ]
 
 

@@ -91,8 +91,8 @@ class ContainerParts:
         return NatsModel.model_validate(
             {
                 "offices": sorted({*self.offices, *(place.office for place in self.places)}),
-                "registries": self.registries,
-                "gateways": self.gateways,
+                "registries": [f"registry-{number}" for number in range(1, self.registries + 1)],
+                "gateways": [f"gateway-{number}" for number in range(1, self.gateways + 1)],
                 "computers": [
                     {"credential": place.credential, "office": place.office, "names": [place.name]}
                     for place in self.places

@@ -114,8 +114,8 @@ def _model(
     return NatsModel.model_validate(
         {
             "offices": sorted({*offices, *(place.office for place in places)}),
-            "registries": registries,
-            "gateways": gateways,
+            "registries": [f"registry-{number}" for number in range(1, registries + 1)],
+            "gateways": [f"gateway-{number}" for number in range(1, gateways + 1)],
             "operators": ["operator"],
             "computers": [
                 {"credential": place.credential, "office": place.office, "names": [place.name]} for place in places

@@ -39,10 +39,6 @@ SETTLE_S: Final = 10.0
 """How long a command waits for the server that it starts: its user wants to see whether it works."""
 IN_FLIGHT: Final = ("running", "asking")
 """Outcomes of calls that have not ended."""
-_ASKS: Final = (
-    "the tool asks for input, which this command cannot give: it was cancelled. A Computer with SMCP_ELICIT=terminal "
-    "asks at its terminal"
-)
 SHUTDOWN_S: Final = 1.0
 """How long an answer may hold up the end of the process."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -175,11 +171,8 @@ class Control:
         if answer.error is not None:
             said = orjson.loads(answer.body)
             return _json({"error": said["message"]}, said["code"])
-        if tool_results.INPUT_REQUIRED.encode() in answer.body:
-            result = orjson.loads(answer.body)
-            if tool_results.INPUT_REQUIRED in (result.get("meta") or {}):
-                self._computer.calls.cancel(AgentCallData(agent=LOCAL, req_id=req_id))
-                return _json(tool_results.failed(_ASKS))
+        if tool_results.INPUT_REQUIRED.encode() in answer.body:  # nobody answers here (SMCP_ELICIT=terminal does)
+            self._computer.calls.cancel(AgentCallData(agent=LOCAL, req_id=req_id))
         return web.Response(body=answer.body, content_type="application/json")
 
     async def _history(self, request: web.Request) -> web.Response:

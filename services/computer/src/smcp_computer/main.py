@@ -234,10 +234,8 @@ def environment_text(office: str, name: str, gateway: str | None, nats: str | No
     if nats is not None:
         values |= {"SMCP_NATS_URL": nats, "SMCP_NATS_CREDS": str(ETC / "nats.json")}
     values["SMCP_HEALTH_PORT"] = "8080"
-    for variable, value in values.items():
-        if not re.fullmatch(r"[A-Za-z0-9/:.-]+", value):
-            values[variable] = '"' + re.sub(r'(["\\`$])', r"\\\1", value) + '"'
-    return "".join(f"{variable}={value}\n" for variable, value in values.items())
+    quoted = {variable: re.sub(r'(["\\`$])', r"\\\1", value) for variable, value in values.items()}
+    return "".join(f'{variable}="{value}"\n' for variable, value in quoted.items())
 
 
 def _install(path: Path, text: str, mode: int) -> None:

@@ -44,8 +44,6 @@ WATCHED: Final = (
     *("event", "outcome", "why", "ms", "req_id", "trace_id"),
 )
 """What `watch` shows: never arguments or results, which a setting may put into a record."""
-_BLANKS: Final = str.maketrans("\t\r\n", "   ")
-"""In JSON they stand between values only."""
 File = Annotated[
     Path | None,
     typer.Option("--file", "-f", envvar="SMCP_AUDIT_FILE", help="Read this file (and FILE.1, …) in place of NATS."),
@@ -258,7 +256,7 @@ class _Shown:
         if self.full:
             return
         self.count += 1
-        text = line.raw.decode().translate(_BLANKS)
+        text = line.raw.decode()
         if self._fields:
             record = {field: record.get(field) for field in self._fields}
             text = json.dumps(record, ensure_ascii=False)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_proto.member_names import Name, encode_name
 from smcp_proto.printable import did_you_mean
@@ -14,7 +14,6 @@ from smcp_service.settings import SettingsError
 
 _ADDRESS: Final = r"(?!\$)(?:[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?:-1|[0-9]{1,4}|[1-6][0-9]{4})"
 _MAX_CREDENTIAL_TOKEN: Final = 120
-_MOST: Final = 1000
 
 
 def _credential(value: str) -> str:
@@ -23,19 +22,6 @@ def _credential(value: str) -> str:
     if len(encode_name(value)) > _MAX_CREDENTIAL_TOKEN:  # it stands in subjects beside two names
         raise ValueError(f"a credential's name has at most {_MAX_CREDENTIAL_TOKEN} bytes, encoded")
     return value
-
-
-def _counted(kind: str) -> BeforeValidator:
-    """A list of names; of a number the names `KIND-1`, `KIND-2`, …"""
-
-    def names(value: object) -> object:
-        if isinstance(value, list):
-            return value
-        if type(value) is not int or not 1 <= value <= _MOST:
-            raise ValueError(f"has to be a whole number from 1 to {_MOST}, or a list of names, such as [a, b]")
-        return [f"{kind}-{number}" for number in range(1, value + 1)]
-
-    return BeforeValidator(names)
 
 
 def _of_form(pattern: str, said: str) -> AfterValidator:
@@ -101,10 +87,10 @@ class NatsModel(_Model):
     """`server_name` and `client_advertise` may be `$VARIABLE`: nats-server reads it from its environment."""
 
     offices: list[Name] = Field(min_length=1)
-    registries: Annotated[list[CredentialId], _counted("registry")] = ["registry-1"]
-    gateways: Annotated[list[CredentialId], _counted("gateway")] = ["gateway-1"]
+    registries: list[CredentialId] = ["registry-1"]
+    gateways: list[CredentialId] = ["gateway-1"]
     computers: list[ComputerHost] = Field(default_factory=list)
-    operators: Annotated[list[CredentialId], _counted("operator")] = []
+    operators: list[CredentialId] = []
     listen: Address = "127.0.0.1:4222"
     client_advertise: Advertised | None = None
     """The address of this node of a cluster for clients: a name, where addresses change."""

@@ -46,8 +46,8 @@ class Guard(ABC):
         """`more` is what else the file of `smcp nats-config` says."""
         self._given: dict[str, Any] = {
             "offices": ["office"],
-            "registries": 2,
-            "gateways": 4,
+            "registries": [f"registry-{number}" for number in (1, 2)],
+            "gateways": [f"gateway-{number}" for number in (1, 2, 3, 4)],
             "computers": [],
             **more,
         }
