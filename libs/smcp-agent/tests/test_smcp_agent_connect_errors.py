@@ -62,7 +62,7 @@ async def test_a_login_in_a_url_is_not_told_in_errors(url: str) -> None:
         (405, "", "what answers there (HTTP 405) is not an A2C-SMCP gateway"),
         (200, "<html></html>", "what answers there (HTTP 200) is not an A2C-SMCP gateway"),
         (503, "", "HTTP 503"),
-        (400, "", "Unexpected status code 400 in server response"),
+        (400, "", "HTTP 400"),
     ],
 )
 async def test_an_http_error_is_named_by_its_status_and_what_is_no_gateway_by_that(

@@ -228,7 +228,7 @@ def test_an_invalid_agent_name_is_refused_before_connecting(office: str, name: s
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("max_message", "x"), ("max_message", 0), ("connect_timeout", "x"), ("transports", []), ("headers", 5)],
+    [("max_message", "x"), ("max_message", 0), ("connect_timeout", "x"), ("headers", 5)],
 )
 def test_an_option_that_cannot_be_right_is_refused_at_once(field: str, value: Any) -> None:
     with pytest.raises(Malformed) as caught:
@@ -254,10 +254,3 @@ async def test_an_exception_of_the_application_leaves_the_async_with_unchanged()
         with pytest.raises(ZeroDivisionError):
             async with agent_at(gateway):
                 raise ZeroDivisionError
-
-
-async def test_a_gateway_that_speaks_no_websocket_is_reached_by_polling() -> None:
-    async with fake_gateway(transports=["polling"], ping_timeout=1) as gateway:
-        gateway.computers["red"] = [tool("echo")]
-        async with agent_at(gateway) as agent:
-            assert (await agent.call_tool("red", "echo")).text == "echo"

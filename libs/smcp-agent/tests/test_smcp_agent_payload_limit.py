@@ -3,7 +3,6 @@
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_agent.connecting.options import Transport
 from smcp_agent.connecting.transport import HttpSession, open_packet
 from smcp_agent.errors import TooLarge
 from smcp_testing.fake_gateway import fake_gateway
@@ -12,22 +11,18 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-@pytest.mark.parametrize("transport", ["websocket", "polling"])
 @pytest.mark.parametrize("max_bytes", [MIB, 34 * MIB])
-async def test_a_message_above_the_servers_limit_is_too_large_and_is_not_sent(
-    transport: Transport, max_bytes: int
-) -> None:
-    patience = 20 if transport == "websocket" else 1  # it ends with its server no sooner
+async def test_a_message_above_the_servers_limit_is_too_large_and_is_not_sent(max_bytes: int) -> None:
     async with (
-        fake_gateway(max_bytes=max_bytes, ping_timeout=patience) as gateway,
-        SmcpAgent(gateway.url, office="office", name="bot", transports=[transport]) as agent,
+        fake_gateway(max_bytes=max_bytes) as gateway,
+        SmcpAgent(gateway.url, office="office", name="bot") as agent,
     ):
         stream = agent.events()
         with pytest.raises(TooLarge) as refused:
             await agent.call_tool("red", "echo", {"x": "x" * max_bytes})
         assert refused.value.details["limit"] == max_bytes - 64 * KIB
         assert refused.value.details["size"] > max_bytes
-        fits = max_bytes - KIB if transport == "websocket" else 0
+        fits = max_bytes - KIB
         assert (await agent.call_tool("red", "echo", {"x": "x" * fits})).text == "echo"
         assert stream.waiting == 0
 
@@ -58,7 +53,7 @@ async def test_the_first_open_packet_says_what_the_server_promises() -> None:
     try:
         http.hear("40")
         assert (http.max_payload, http.heartbeat_s) == (None, 0.0)
-        http.hear(f'0{{"maxPayload": 7, {PINGS}}}\x1e40')
+        http.hear(f'0{{"maxPayload": 7, {PINGS}}}')
         http.hear(f'0{{"maxPayload": 8, {PINGS}}}')
         assert (http.max_payload, http.heartbeat_s) == (7, 8.0)
     finally:

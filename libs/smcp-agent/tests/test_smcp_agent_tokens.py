@@ -21,7 +21,6 @@ from smcp_agent import (
     TokenUnavailable,
 )
 from smcp_agent.connecting.link import delay
-from smcp_agent.connecting.options import Transport
 from smcp_agent.errors import Malformed
 from smcp_auth import api_keys as key_file
 from smcp_auth.api_keys import new_key
@@ -36,17 +35,11 @@ SECRET = "a shared secret of the tests, long enough"
 SETTINGS = issuer.settings(auth_secret=SECRET)
 VALID_S = 5.0
 """Of a token that is to expire in a session: to connect and to join took up to a second on a busy machine."""
-TRANSPORTS: list[list[Transport]] = [["websocket", "polling"], ["websocket"], ["polling"]]
 
 
-@pytest.mark.parametrize("transports", TRANSPORTS)
-async def test_a_token_lets_the_agent_in_and_a_wrong_one_is_a_typed_error(
-    nats_url: str, transports: list[Transport]
-) -> None:
+async def test_a_token_lets_the_agent_in_and_a_wrong_one_is_a_typed_error(nats_url: str) -> None:
     async with gateway_world(nats_url, settings=SETTINGS) as world:
-        async with SmcpAgent(
-            world.url, office="office", name="anna", token=shared_token(SECRET), transports=transports
-        ) as anna:
+        async with SmcpAgent(world.url, office="office", name="anna", token=shared_token(SECRET)) as anna:
             assert [session.name for session in await anna.list_room()] == ["anna"]
         for token, why in (
             (None, "token is needed"),
@@ -54,21 +47,18 @@ async def test_a_token_lets_the_agent_in_and_a_wrong_one_is_a_typed_error(
             (shared_token(SECRET, exp=1), "expired"),
         ):
             with pytest.raises(NotAuthenticated, match=why):
-                async with SmcpAgent(world.url, office="office", name="anna", token=token, transports=transports):
+                async with SmcpAgent(world.url, office="office", name="anna", token=token):
                     raise AssertionError("it was let in")
 
 
-@pytest.mark.parametrize("transports", TRANSPORTS)
-async def test_an_address_shut_out_by_a_gateway_gets_rate_limited_with_a_pause(
-    nats_url: str, transports: list[Transport]
-) -> None:
+async def test_an_address_shut_out_by_a_gateway_gets_rate_limited_with_a_pause(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False, settings=SETTINGS) as world:
 
         async def connect() -> None:
-            async with SmcpAgent(world.url, office="office", name="anna", token="wrong", transports=transports):
+            async with SmcpAgent(world.url, office="office", name="anna", token="wrong"):
                 raise AssertionError("it was let in")
 
-        for _ in range(20):  # each tries once, whatever transports it has
+        for _ in range(20):
             with pytest.raises(NotAuthenticated):
                 await connect()
         with pytest.raises(RateLimited) as refused:

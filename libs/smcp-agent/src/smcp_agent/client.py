@@ -9,11 +9,9 @@ from uuid import uuid4
 from smcp_agent.cache import AnswerCache, ToolCache, Tools
 from smcp_agent.connecting.link import Addresses, Link
 from smcp_agent.connecting.options import (
-    DEFAULT_TRANSPORTS,
     MAX_MESSAGE,
     ConnectionOptions,
     Token,
-    Transport,
     check_token,
 )
 from smcp_agent.desktop import DesktopMethods
@@ -58,7 +56,6 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
         token: an API key, a JWT, or an async function that gives a fresh one before each connection. None: the key of
             the `smcp up` of this user at that URL, if there is one.
         auth: what else the server wants to know at connect.
-        transports: in the order in which they are tried; polling only where the WebSocket was refused.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
         on_input: of the calls that have none of their own; see `call_tool`.
         previews: keeps the results that `max_chars` cuts; Agents of one process may share it, and its bound.
@@ -81,7 +78,6 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
         token: Token | None = None,
         auth: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        transports: Sequence[Transport] = DEFAULT_TRANSPORTS,
         max_message: int = MAX_MESSAGE,
         connect_timeout: float = 10.0,
         on_input: OnInput | None = None,
@@ -91,7 +87,6 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
         seat = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
         options = checked(
             ConnectionOptions,
-            transports=transports,
             max_message=max_message,
             auth=auth or {},
             headers=headers or {},

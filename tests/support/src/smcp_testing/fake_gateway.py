@@ -30,7 +30,6 @@ class FakeGateway:
         self,
         *,
         max_bytes: int = 64 * 1024 * 1024,
-        transports: list[str] | None = None,
         ping_timeout: float = 20,
     ) -> None:
         self.computers: dict[str, list[Json]] = {}
@@ -47,7 +46,6 @@ class FakeGateway:
         """By event: an answer of the test's own."""
         self.port = Ports().take()
         self._max_bytes = max_bytes
-        self._transports = transports
         self._ping_timeout = ping_timeout
         self._stopped = asyncio.Event()
         self._requests: dict[str, web.Request] = {}
@@ -74,7 +72,6 @@ class FakeGateway:
             namespaces=[NAMESPACE],
             monitor_clients=False,
             max_http_buffer_size=self._max_bytes,
-            transports=self._transports,
             ping_interval=PING_S,
             ping_timeout=self._ping_timeout,
         )

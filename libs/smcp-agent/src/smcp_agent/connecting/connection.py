@@ -14,7 +14,7 @@ from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.connecting.options import ConnectionOptions
-from smcp_agent.connecting.transport import HEADROOM, HttpSession, JsonText, WireJson, packet_class, reason, was_refused
+from smcp_agent.connecting.transport import HEADROOM, HttpSession, JsonText, WireJson, packet_class, reason
 from smcp_agent.errors import CannotConnect, SmcpError, Unavailable, flat_error
 from smcp_proto.errors import ANSWER_TOO_LARGE, CUT_OFF, NOTHING_BEGUN, TooLarge
 from smcp_proto.printable import without_login
@@ -140,38 +140,32 @@ class Connection:
 
     async def open(self) -> None:
         """Raises CannotConnect; SmcpError: the server refused."""
-        transports = list(self._options.transports)
-        while True:
-            transport = transports.pop(0)
-            try:
-                async with asyncio.timeout(self._options.connect_timeout):
-                    await self._sio.connect(
-                        self.url,
-                        headers=dict(self._options.headers),
-                        auth={**self._options.auth, "max_message": self._options.max_message, "flat_errors": True},
-                        transports=[transport],
-                        namespaces=[NAMESPACE],
-                        socketio_path=f"{urlsplit(self.url).path.strip('/')}/socket.io".lstrip("/"),
-                        wait_timeout=self._options.connect_timeout,
-                    )
-            except SocketIOConnectionError as error:
-                if transports and transport == "websocket" and was_refused(error):
-                    continue
-                raise self._refused() or self._cannot(error) from error
-            except (TimeoutError, aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
-                raise self._cannot(error) from error  # the last two: the open packet lacks a field
-            if self._http.max_payload is not None:
-                self._json.limit(self._http.max_payload)
-            # python-socketio calls itself connected also when the socket broke after the namespace's ack
-            if self._http.socket is not None and self._http.socket.closed:
-                raise self._cannot(ConnectionResetError("the connection broke at once"))
-            self._look_for_silence()
-            return
+        try:
+            async with asyncio.timeout(self._options.connect_timeout):
+                await self._sio.connect(
+                    self.url,
+                    headers=dict(self._options.headers),
+                    auth={**self._options.auth, "max_message": self._options.max_message, "flat_errors": True},
+                    transports=["websocket"],
+                    namespaces=[NAMESPACE],
+                    socketio_path=f"{urlsplit(self.url).path.strip('/')}/socket.io".lstrip("/"),
+                    wait_timeout=self._options.connect_timeout,
+                )
+        except SocketIOConnectionError as error:
+            raise self._refused() or self._cannot(error) from error
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
+            raise self._cannot(error) from error  # the last two: the open packet lacks a field
+        if self._http.max_payload is not None:
+            self._json.limit(self._http.max_payload)
+        # python-socketio calls itself connected also when the socket broke after the namespace's ack
+        if self._http.socket is not None and self._http.socket.closed:
+            raise self._cannot(ConnectionResetError("the connection broke at once"))
+        self._look_for_silence()
 
     def _look_for_silence(self) -> None:
         """Give the connection up once nothing came for as long as the server promised."""
-        if self._http.heard_at is None or self.lost.is_set():
-            return  # with polling, python-engineio does it
+        if self.lost.is_set():
+            return
         loop = asyncio.get_running_loop()
         left = self._http.heard_at + self._http.heartbeat_s - loop.time()
         if left > 0:
@@ -186,12 +180,7 @@ class Connection:
 
     def _cannot(self, error: BaseException) -> CannotConnect:
         within, url = self._options.connect_timeout, without_login(self.url)
-        if isinstance(error, TimeoutError):
-            why = f"no answer within {within:g} s"
-        elif self._http.is_foreign:
-            why = f"what answers there (HTTP {self._http.status}) is not an A2C-SMCP gateway"
-        else:
-            why = reason(error)
+        why = f"no answer within {within:g} s" if isinstance(error, TimeoutError) else reason(error)
         return CannotConnect(f"cannot connect to {url}: {why}", details={"urls": {url: why}})
 
     def _on_connect_error(self, *args: Any) -> None:

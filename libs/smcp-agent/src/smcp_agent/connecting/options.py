@@ -7,12 +7,12 @@ import asyncio
 import os
 import re
 import stat
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
@@ -27,10 +27,6 @@ MAX_MESSAGE: Final = MAX_PAYLOAD + 4 * 1024 * 1024
 CONNECT_S: Final = 10.0
 """How long one gateway may take until it has connected; the next one is tried then."""
 
-Transport = Literal["websocket", "polling"]
-DEFAULT_TRANSPORTS: Final[tuple[Transport, ...]] = ("websocket", "polling")
-
-
 Token = str | Callable[[], Awaitable[str]]
 """A key or a JWT; or a function that is called before each connection and gives one."""
 
@@ -39,12 +35,10 @@ Answer = Callable[[str, object], Awaitable[bytes]]
 
 
 class ConnectionOptions(BaseModel):
-    """How to connect. Polling, whose requests must all reach the same replica, is tried only where something refused
-    the handshake of a WebSocket."""
+    """How to connect: always by a WebSocket, which any replica can take."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    transports: Annotated[Sequence[Transport], Field(min_length=1)] = DEFAULT_TRANSPORTS
     max_message: Annotated[int, Field(gt=0)] = MAX_MESSAGE
     """Bytes of the largest message to receive; said to the server, which answers 413 for what is larger."""
     max_request: int = MAX_PAYLOAD

@@ -8,7 +8,7 @@ refuses NaN and lone surrogates (the server could not read such a packet), and p
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
@@ -24,7 +24,7 @@ ENVELOPE_BYTES: Final = 64
 """Round the JSON of a message: the types of both packets, the namespace, an id."""
 HEADROOM: Final = 64 * 1024
 """A gateway takes messages of so many bytes above its limit (`SMCP_MAX_PAYLOAD`), to answer them with 413."""
-_NO_SUCH_PATH: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+NO_GATEWAY: Final = "is not an A2C-SMCP gateway"
 NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 """Ten years: a time-out of python-engineio that has to be a number, and is not to be used."""
 
@@ -34,16 +34,14 @@ class HttpSession:
     max_payload: bytes of the largest message that the server accepts; None as long as it has not said so.
     heartbeat_s: the server promised to send something at least so often; 0 as long as it has not said so.
     socket: the WebSocket, once there is one.
-    heard_at: when bytes came over it last (loop time); None without one.
-    status: of the last HTTP answer.
+    heard_at: when bytes came over it last (loop time).
     """
 
     def __init__(self) -> None:
         self.max_payload: int | None = None
         self.heartbeat_s = 0.0
         self.socket: aiohttp.ClientWebSocketResponse | None = None
-        self.heard_at: float | None = None
-        self.status = 0
+        self.heard_at = 0.0
         self._transport: asyncio.Transport | None = None
         noted = self
 
@@ -55,23 +53,14 @@ class HttpSession:
             async def receive(self, timeout: float | None = None) -> Any:
                 message = await super().receive(timeout)
                 opened = noted.hear(message.data)
-                if opened is None or noted.heard_at is None:
+                if opened is None:
                     return message
                 # python-engineio waits for whole messages, and a large one may take longer: we wait for bytes instead
                 return message._replace(data="0" + json.dumps({**opened, "pingTimeout": NEVER_MS}))
 
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(self._on_answer)
-        trace.on_response_chunk_received.append(self._on_body)
-        self.session = aiohttp.ClientSession(
-            cookie_jar=aiohttp.CookieJar(unsafe=True), ws_response_class=WebSocket, trace_configs=[trace]
-        )
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether it was something else than a gateway that answered, or something before the gateway."""
-        answered = HTTPStatus.OK <= self.status < HTTPStatus.BAD_REQUEST or self.status in _NO_SUCH_PATH
-        return answered and not self.heartbeat_s
+        self.session = aiohttp.ClientSession(ws_response_class=WebSocket, trace_configs=[trace])
 
     async def close(self) -> None:
         """End it at once, with the WebSocket that python-engineio may have left open: aiohttp warns of it."""
@@ -82,15 +71,12 @@ class HttpSession:
         await self.session.close()
 
     async def _on_answer(self, _: object, context: object, params: aiohttp.TraceRequestEndParams) -> None:
-        connection, self.status = params.response.connection, params.response.status
+        connection = params.response.connection
         if params.response.status == HTTPStatus.SWITCHING_PROTOCOLS and connection is not None:
             self._transport = connection.transport
             if self._transport is not None and isinstance(protocol := self._transport.get_protocol(), asyncio.Protocol):
                 self._on_bytes()
                 self._transport.set_protocol(_Listening(protocol, self._on_bytes, self._on_end))
-
-    async def _on_body(self, _: object, context: object, params: aiohttp.TraceResponseChunkReceivedParams) -> None:
-        self.hear(params.chunk)
 
     def _on_bytes(self) -> None:
         self.heard_at = asyncio.get_running_loop().time()
@@ -110,11 +96,10 @@ class HttpSession:
 
 
 def open_packet(message: object) -> dict[str, Any] | None:
-    text = message.decode(errors="replace") if isinstance(message, bytes) else message
-    if not isinstance(text, str) or not text.startswith("0{"):
+    if not isinstance(message, str) or not message.startswith("0{"):
         return None
     try:
-        opened: dict[str, Any] = json.loads(text[1:].split("\x1e", 1)[0])
+        opened: dict[str, Any] = json.loads(message[1:])
     except ValueError:
         return None
     return opened if all(type(opened.get(field)) is int for field in ("pingInterval", "pingTimeout")) else None
@@ -209,29 +194,19 @@ def packet_class(wire_json: WireJson) -> type[Packet]:
     return type("WirePacket", (Packet,), {"json": wire_json, "uses_binary_events": False})
 
 
-def was_refused(error: BaseException) -> bool:
-    """Whether an HTTP answer refused the WebSocket: polling may work, or say why."""
-    return any(isinstance(each, aiohttp.WSServerHandshakeError) and each.status < 500 for each in _chain(error))
-
-
 def reason(error: BaseException) -> str:
     """Why the network failed, from the causes of python-socketio's "Connection error"."""
-    cause = error
-    for cause in _chain(error):
+    cause: BaseException | None = error
+    while cause is not None:
         match cause:
-            case aiohttp.WSServerHandshakeError():
-                return f"HTTP {cause.status}"
+            case aiohttp.WSServerHandshakeError(status=status):
+                is_gateway = status >= HTTPStatus.BAD_REQUEST and status not in (404, 405)
+                return f"HTTP {status}" if is_gateway else f"what answers there (HTTP {status}) {NO_GATEWAY}"
             case aiohttp.ClientSSLError():  # its errno is a number of OpenSSL's
                 return str(cause.os_error)
             case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number))) if number > 0:
                 return os.strerror(number)
             case EngineIOConnectionError(args=(str(why), _)):  # the other argument is the body of the answer
                 return why
-    return str(cause) or type(cause).__name__
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
+        error, cause = cause, cause.__cause__ or cause.__context__
+    return str(error) or type(error).__name__
