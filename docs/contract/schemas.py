@@ -6,6 +6,7 @@ cannot say (a name's length counts in NFC, a response has either a result or an 
 
 import copy
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
@@ -54,6 +55,10 @@ class _Generator(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def normalize_name(self, name: str) -> str:
+        found = re.search(r"Payload\[Literal\['(.*?)'\]", name)
+        return super().normalize_name(f"{found[1]}_payload" if found else name)
 
     def generate(self, schema: CoreSchema, mode: Any = "validation") -> JsonSchemaValue:
         return _tidy(super().generate(schema, mode))
@@ -110,12 +115,16 @@ def _headed(name: str, document: Document) -> Document:
 def _tidy(schema: Document) -> Document:
     """Without `"default": null` where a field is absent rather than null; a description's paragraph is one line."""
     tidied = copy.deepcopy(schema)
-    known = models()
-    for name, document in {**tidied.get("$defs", {}), tidied.get("title", ""): tidied}.items():
-        model = known.get(name)
+    known: dict[str, Any] = {**models()}
+    payloads = [each.model_fields["payload"].annotation for each in known.values() if "payload" in each.model_fields]
+    known |= {each.__name__: each for each in payloads}
+    for document in (tidied, *tidied.get("$defs", {}).values()):
+        model = known.get(name := document.get("title", ""))
         for field, info in (model.model_fields if model else {}).items():
             if info.exclude_if is is_none:
                 document["properties"][field].pop("default", None)
+        if name.startswith("_"):
+            del document["title"]
     _unwrap(tidied)
     return tidied
 

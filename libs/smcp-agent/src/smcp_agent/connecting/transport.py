@@ -14,7 +14,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
-from engineio.exceptions import ConnectionError as EngineIOConnectionError
 from socketio.packet import Packet
 
 from smcp_agent.errors import Malformed, TooLarge
@@ -206,7 +205,5 @@ def reason(error: BaseException) -> str:
                 return str(cause.os_error)
             case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number))) if number > 0:
                 return os.strerror(number)
-            case EngineIOConnectionError(args=(str(why), _)):  # the other argument is the body of the answer
-                return why
         error, cause = cause, cause.__cause__ or cause.__context__
     return str(error) or type(error).__name__

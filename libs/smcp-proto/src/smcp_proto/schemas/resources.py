@@ -3,7 +3,7 @@
 Every event is an envelope that says whom it concerns, round a JSON-RPC message of MCP.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -77,69 +77,51 @@ class UriParams(Params):
     uri: Uri
 
 
-class ListResourcesPayload(JsonRpcRequest):
-    """MCP's request for a page of the resources (computer.txt, resources chapter, 5)."""
+_Method = TypeVar("_Method", bound=str)
+_Params = TypeVar("_Params")
 
-    method: Literal["resources/list"]
+
+class _Payload(JsonRpcRequest, Generic[_Method, _Params]):
+    """MCP's request of this method (computer.txt, resources chapter, 5)."""
+
+    method: _Method
+    params: _Params
+
+
+class _ListPayload(_Payload[_Method, ListParams | None], Generic[_Method]):
+    """MCP's request for a page of a list (computer.txt, resources chapter, 5)."""
+
     params: ListParams | None = absent()
-
-
-class ListTemplatesPayload(JsonRpcRequest):
-    """MCP's request for a page of the resource templates."""
-
-    method: Literal["resources/templates/list"]
-    params: ListParams | None = absent()
-
-
-class ReadResourcePayload(JsonRpcRequest):
-    """MCP's request for the contents of a resource (computer.txt, resources chapter, 5)."""
-
-    method: Literal["resources/read"]
-    params: UriParams
-
-
-class SubscribePayload(JsonRpcRequest):
-    """MCP's request for notifications of a resource's changes (computer.txt, resources chapter, 5)."""
-
-    method: Literal["resources/subscribe"]
-    params: UriParams
-
-
-class UnsubscribePayload(JsonRpcRequest):
-    """MCP's request that ends a subscription (computer.txt, resources chapter, 5)."""
-
-    method: Literal["resources/unsubscribe"]
-    params: UriParams
 
 
 class ListResourcesReq(RequestEnvelope):
     """`client:resources/list`. Without `computerId`: over all Computers of the office."""
 
-    payload: ListResourcesPayload
+    payload: _ListPayload[Literal["resources/list"]]
 
 
 class ListResourceTemplatesReq(RequestEnvelope):
     """`client:resources/templates/list`. Without `computerId`: over all Computers of the office."""
 
-    payload: ListTemplatesPayload
+    payload: _ListPayload[Literal["resources/templates/list"]]
 
 
 class ReadResourceReq(AddressedEnvelope):
     """`client:resources/read`."""
 
-    payload: ReadResourcePayload
+    payload: _Payload[Literal["resources/read"], UriParams]
 
 
 class SubscribeResourceReq(AddressedEnvelope):
     """`client:resources/subscribe`."""
 
-    payload: SubscribePayload
+    payload: _Payload[Literal["resources/subscribe"], UriParams]
 
 
 class UnsubscribeResourceReq(AddressedEnvelope):
     """`client:resources/unsubscribe`."""
 
-    payload: UnsubscribePayload
+    payload: _Payload[Literal["resources/unsubscribe"], UriParams]
 
 
 class ResourceRet(Envelope):
@@ -251,17 +233,10 @@ class CompletionParams(Wire):
     context: CompletionContext | None = absent()
 
 
-class CompletePayload(JsonRpcRequest):
-    """MCP's request for values of an argument."""
-
-    method: Literal["completion/complete"]
-    params: CompletionParams
-
-
 class CompleteReq(AddressedEnvelope):
     """`client:completion/complete`."""
 
-    payload: CompletePayload
+    payload: _Payload[Literal["completion/complete"], CompletionParams]
 
 
 class Completion(Wire):
@@ -279,13 +254,6 @@ class CompleteResult(Wire):
     meta: dict[str, Any] | None = absent()
 
 
-class ListPromptsPayload(JsonRpcRequest):
-    """MCP's request for a page of the prompts."""
-
-    method: Literal["prompts/list"]
-    params: ListParams | None = absent()
-
-
 class GetPromptParams(Wire):
     """The prompt that is meant, and the values of its arguments."""
 
@@ -293,23 +261,16 @@ class GetPromptParams(Wire):
     arguments: dict[str, str] | None = absent()
 
 
-class GetPromptPayload(JsonRpcRequest):
-    """MCP's request for the messages of a prompt."""
-
-    method: Literal["prompts/get"]
-    params: GetPromptParams
-
-
 class ListPromptsReq(AddressedEnvelope):
     """`client:prompts/list`."""
 
-    payload: ListPromptsPayload
+    payload: _ListPayload[Literal["prompts/list"]]
 
 
 class GetPromptReq(AddressedEnvelope):
     """`client:prompts/get`."""
 
-    payload: GetPromptPayload
+    payload: _Payload[Literal["prompts/get"], GetPromptParams]
 
 
 class Prompt(Wire):

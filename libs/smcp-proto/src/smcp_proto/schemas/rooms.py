@@ -64,12 +64,8 @@ class EnterOfficeNotification(Wire):
     agent: Name | None = absent()
 
 
-class LeaveOfficeNotification(Wire):
+class LeaveOfficeNotification(EnterOfficeNotification):
     """`notify:leave_office`. Of `computer` and `agent` only the one that applies is present."""
-
-    office_id: Name | None = absent()
-    computer: Name | None = absent()
-    agent: Name | None = absent()
 
 
 class ListRoomReq(AgentCallData):
