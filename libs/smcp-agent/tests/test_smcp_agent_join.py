@@ -173,7 +173,7 @@ async def test_a_defect_in_a_background_task_ends_the_agent_and_is_raised(
             async with SmcpAgent(gateway.url, office="office", name="bot") as agent:
                 monkeypatch.setattr(agent._room, "on_lost", broken)
                 gateway.cut()
-                await eventually(lambda: agent._link.failed)
+                await eventually(lambda: agent._link.failure)
 
 
 async def test_entering_joins_the_office_and_leaving_leaves_it() -> None:

@@ -74,13 +74,13 @@ async def test_it_leaves_the_office_when_the_client_hangs_up_and_standard_output
         assert len(gateway.seen("server:leave_office")) == 1
 
 
-async def test_a_call_may_take_as_long_as_the_option_says() -> None:
-    async with fake_gateway() as gateway, started(gateway, "--timeout", "7") as process:
+async def test_a_call_may_take_an_hour() -> None:
+    async with fake_gateway() as gateway, started(gateway) as process:
         gateway.computers["red"] = [tool("echo")]
         await serving(process)
         await say(process, "tools/call", 3, name="echo", arguments={})
         assert json.loads(await line(process.stdout))["id"] == 3
-        assert gateway.seen("client:tool_call")[0]["timeout"] == 7
+        assert gateway.seen("client:tool_call")[0]["timeout"] == 3600
         assert (await hung_up(process))[0] == 0
 
 

@@ -106,8 +106,8 @@ class RpcClient:
         loop = asyncio.get_running_loop()
         deadline = tries.ends_at + tries.grace
         while True:
-            connection = self._link.usable
-            if connection is None or connection.lost.is_set():
+            connection = self._link.connection
+            if connection is None or self._link.failure is not None or connection.lost.is_set():
                 connection = await self._connection(tries, deadline)
             tries.begin(loop.time())
             try:
@@ -141,7 +141,7 @@ class RpcClient:
 
     def cancel(self, req_id: str, *, within: float, fields: Mapping[str, Any]) -> None:
         """In the background. The call would have had `within` seconds; `fields`: its trace, and for whom it is."""
-        if self._link.failed:
+        if self._link.failure is not None:
             return
         data = {"agent": self._agent, "req_id": req_id, **fields}
         task = self._spawn(self._cancel(data, min(within, QUERY_S)))

@@ -63,6 +63,9 @@ class SmcpError(Exception):
 
     code: int = ErrorCode.INTERNAL
 
+    def __init_subclass__(cls, *, code: int | None = None) -> None:
+        cls.code = cls.code if code is None else code
+
     def __init__(self, message: str, *, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
@@ -79,40 +82,28 @@ class SmcpError(Exception):
         return ErrorBody(code=int(self.code), message=self.message, details=self.details)
 
 
-class Malformed(SmcpError):
+class Malformed(SmcpError, code=ErrorCode.MALFORMED):
     """The request is not what the catalog says. `details.field` names the field."""
 
-    code = ErrorCode.MALFORMED
 
-
-class NotAuthenticated(SmcpError):
+class NotAuthenticated(SmcpError, code=ErrorCode.NOT_AUTHENTICATED):
     """The client is not authenticated: its token is missing or refused."""
 
-    code = ErrorCode.NOT_AUTHENTICATED
 
-
-class NotAllowed(SmcpError):
+class NotAllowed(SmcpError, code=ErrorCode.NOT_ALLOWED):
     """The caller's role, identity or state does not allow it; `message` says why."""
 
-    code = ErrorCode.NOT_ALLOWED
 
-
-class NotFound(SmcpError):
+class NotFound(SmcpError, code=ErrorCode.NOT_FOUND):
     """No such Computer in the caller's office; the answer does not reveal one in another office."""
 
-    code = ErrorCode.NOT_FOUND
 
-
-class TimedOut(SmcpError):
+class TimedOut(SmcpError, code=ErrorCode.TIMED_OUT):
     """No answer came within the time that the request gave. What was asked is cancelled."""
 
-    code = ErrorCode.TIMED_OUT
 
-
-class TooLarge(SmcpError):
+class TooLarge(SmcpError, code=ErrorCode.TOO_LARGE):
     """A body above a limit. `details.limit` and, where known, `details.size` are in bytes."""
-
-    code = ErrorCode.TOO_LARGE
 
     def __str__(self) -> str:
         match self.details:
@@ -121,34 +112,24 @@ class TooLarge(SmcpError):
         return self.message
 
 
-class RateLimited(SmcpError):
+class RateLimited(SmcpError, code=ErrorCode.RATE_LIMITED):
     """Too many requests. `details.retry_after_s` says, where it is known, after how many seconds to ask again."""
 
-    code = ErrorCode.RATE_LIMITED
 
-
-class Internal(SmcpError):
+class Internal(SmcpError, code=ErrorCode.INTERNAL):
     """A fault of ours. The answer reveals no cause; the log of the process has it."""
 
-    code = ErrorCode.INTERNAL
 
-
-class Unavailable(SmcpError):
+class Unavailable(SmcpError, code=ErrorCode.UNAVAILABLE):
     """Not now. `details.may_have_run` is true where a call may have run although no answer came."""
 
-    code = ErrorCode.UNAVAILABLE
 
-
-class VersionRefused(SmcpError):
+class VersionRefused(SmcpError, code=ErrorCode.VERSION_REFUSED):
     """The `a2c_version` of a connection is none that is spoken here."""
 
-    code = ErrorCode.VERSION_REFUSED
 
-
-class NotInOffice(SmcpError):
+class NotInOffice(SmcpError, code=ErrorCode.NOT_IN_OFFICE):
     """The caller is in no office, or not in the one that it names."""
-
-    code = ErrorCode.NOT_IN_OFFICE
 
 
 def no_such_computer(computer: str, hint: str = "", /, **details: object) -> NotFound:

@@ -15,10 +15,9 @@ from smcp_agent.cli.output import print_failure, print_hint
 from smcp_agent.cli.run_command import FAILED, WRONG_USAGE, Options, run
 from smcp_agent.connecting.options import read_token
 from smcp_agent.errors import Malformed, TokenUnavailable
-from smcp_agent.mcp.client_configs import CLIENTS, VARIABLE, ConfigFileError, read, write
+from smcp_agent.mcp.client_configs import CLIENTS, ConfigFileError, read, write
 from smcp_agent.mcp.tools import AWAY_S, MAX_TOOLS, ToolListOptions, ToolMode
 from smcp_proto.printable import without_login
-from smcp_proto.schemas import MAX_TIMEOUT_S
 
 NEEDS_EXTRA: Final = "smcp-agent mcp needs the MCP SDK: pip install './libs/smcp-agent[mcp]'"
 TokenFile = Annotated[
@@ -33,9 +32,6 @@ app = typer.Typer()
 def mcp(
     context: typer.Context,
     token_file: TokenFile = None,
-    timeout: Annotated[
-        float, typer.Option(min=1, max=MAX_TIMEOUT_S, metavar="SECONDS", help="How long a call may take.")
-    ] = MAX_TIMEOUT_S,
     tools: Annotated[
         ToolMode, typer.Option(help="all: every tool; search: only the search tools; auto: search above --max-tools.")
     ] = ToolMode.AUTO,
@@ -61,7 +57,7 @@ def mcp(
 
     async def serve() -> bool:
         listing = ToolListOptions(tools, max_tools, tuple(always_list or ()))
-        return await serve_stdio(chosen.agent(AWAY_S), timeout=timeout, listing=listing, max_chars=max_chars)
+        return await serve_stdio(chosen.agent(AWAY_S), listing, max_chars)
 
     run(chosen, serve(), endless=True)
 
@@ -98,7 +94,7 @@ def install(
     context: typer.Context,
     client: Annotated[str, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}.")],
     entry: Annotated[str, typer.Option(metavar="NAME", help="What the client calls the server.")] = "smcp",
-    only_print: Annotated[bool, typer.Option("--print", help="Print the entry with its token; write nothing.")] = False,
+    only_print: Annotated[bool, typer.Option("--print", help="Print the entry; write nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
     token_file: TokenFile = None,
     more: Annotated[
@@ -112,19 +108,20 @@ def install(
     if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", entry) is None:
         raise typer.BadParameter("takes 1 to 64 letters, digits, _ and -", param_hint="--entry")
     chosen = _with_token_file(context.obj, token_file)
+    if isinstance(chosen.token, str):
+        raise typer.BadParameter("would stand in the client's file: give --token-file FILE", param_hint="--token")
+    if any(url != without_login(url) for url in chosen.urls):
+        raise typer.BadParameter("its login would stand in the client's file", param_hint="--url")
     run(chosen, _check(chosen))
     known = CLIENTS[client]
-    token = chosen.token if isinstance(chosen.token, str) else None
     arguments = ["mcp", "--url", ",".join(chosen.urls), "--office", chosen.office]
     for option, value in (("name", chosen.name), ("max_payload", chosen.max_payload)):
         arguments += _if_given(context, option, str(value))
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     arguments += more or []
-    wanted = known.entry(_command(), arguments, token)
+    wanted = {**known.fields, "command": _command(), "args": arguments}
     print_hint(f"The entry for {known.title}, whose file is {known.path}:")
-    hidden = [*arguments[:2], ",".join(map(without_login, chosen.urls)), *arguments[3:]]
-    shown = wanted if only_print else known.entry(_command(), hidden, token and "...")
-    typer.echo(known.text(entry, shown), nl=False)
+    typer.echo(known.text(entry, wanted), nl=False)
     if only_print:
         return
     try:
@@ -135,16 +132,11 @@ def install(
             return
         if not yes:
             typer.confirm("Write it?", abort=True, err=True)
-        private = hidden != arguments or (token is not None and known.reference is None)
-        backup = write(known.path, before, after, private=private)
+        backup = write(known.path, before, after)
     except ConfigFileError as error:
         print_failure(f"{known.path} is left as it is: {error}")
         raise typer.Exit(FAILED) from None
     print_hint(f"Written. {f'The former file is {backup}. ' if backup else ''}Restart {known.title}.")
-    if private:
-        print_hint("Its secret stands in that file, which nobody else may read now. --token-file keeps a token out.")
-    elif token is not None:
-        print_hint(f"The token is not in that file: {known.title} asks for it, or takes it from {VARIABLE}.")
 
 
 def _if_given(context: typer.Context, option: str, value: str) -> list[str]:

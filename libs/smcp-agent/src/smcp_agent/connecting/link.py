@@ -195,16 +195,11 @@ class Link:
         self._options = options
         self._listener = listener
         self._on_notice = on_notice
-        self._failure: SmcpError | None = None
+        self.failure: SmcpError | None = None
+        """Why the office does not take the member back."""
         self._changed = asyncio.Event()
         self.connection: Connection | None = None
         """The joined connection, if there is one at this moment."""
-        self.usable: Connection | None = None
-        """What `ready` returns at once, unless it is lost."""
-
-    @property
-    def failed(self) -> bool:
-        return self._failure is not None
 
     def describe(self, place: EnterOfficeReq) -> None:
         self._place = place
@@ -225,7 +220,7 @@ class Link:
                 if not isinstance(error, Unavailable) or not self._addresses.avoid(connection.url, tried):
                     raise
             else:
-                self._failure = None
+                self.failure = None
                 self._set(connection)
                 return connection
 
@@ -252,8 +247,8 @@ class Link:
     async def ready(self) -> Connection:
         """The joined connection, once there is one. Raises SmcpError: the office does not take the member back."""
         while True:
-            if self._failure is not None:
-                raise without_traceback(self._failure)
+            if self.failure is not None:
+                raise without_traceback(self.failure)
             if self.connection is not None and not self.connection.lost.is_set():
                 return self.connection
             await self._changed.wait()
@@ -263,8 +258,7 @@ class Link:
             connection.give_up("the server does not count the agent as a member any more")
 
     def fail(self, failure: SmcpError) -> None:
-        self._failure = failure
-        self.usable = None
+        self.failure = failure
         self._tell()
 
     async def leave(self, connection: Connection, *, restarts: bool = False) -> None:
@@ -318,7 +312,7 @@ class Link:
             unknown = False
             try:
                 await self._join(connection)
-                self._failure = None
+                self.failure = None
                 self._set(connection)
                 await self._listener.joined(connection)
             except BaseException as error:
@@ -335,7 +329,7 @@ class Link:
                 return
 
     def _refuse(self, error: SmcpError) -> None:
-        if self._failure is None:
+        if self.failure is None:
             self._listener.on_refused(error.details.get("why", error.message))
             self.fail(error)
 
@@ -347,7 +341,6 @@ class Link:
 
     def _set(self, connection: Connection | None) -> None:
         self.connection = connection
-        self.usable = connection if self._failure is None else None
         self._tell()
 
     def _tell(self) -> None:

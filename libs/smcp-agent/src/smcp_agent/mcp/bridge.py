@@ -68,7 +68,6 @@ class OfficeServer:
 
     Args:
         agent: has entered the office.
-        timeout: seconds that a call may take.
         may: whether the sender of an MCP request may use a tool (None: of the HTTP request that the current task
             answers). Other tools are not listed.
         may_ask: whether the sender may use the resources, prompts and completion of the Computer of that name.
@@ -85,7 +84,6 @@ class OfficeServer:
         self,
         agent: SmcpAgent,
         *,
-        timeout: float = MAX_TIMEOUT_S,
         may: Callable[[Context | None, NamedTool], bool] = lambda _, __: True,
         may_ask: Callable[[Context, str], bool] = lambda _, __: True,
         listing: ToolListOptions | None = None,
@@ -95,7 +93,6 @@ class OfficeServer:
         name: str = "smcp-agent",
     ) -> None:
         self._agent = agent
-        self._timeout = timeout
         self._max_chars = max_chars
         self._when_gone = when_gone
         self._listed = OfficeTools(may, listing or ToolListOptions())
@@ -197,8 +194,8 @@ class OfficeServer:
                 return _mcp_result(await self._listed.run(context, name, arguments))
             named = self._listed.find(context, name, self._unlisted)
             async with _progress(context) as on_progress:
-                limits = {"timeout": self._timeout, "max_chars": self._max_chars(context)}
-                return await self._call(context, named, arguments, on_progress=on_progress, **limits)
+                options = {"timeout": MAX_TIMEOUT_S, "max_chars": self._max_chars(context)}
+                return await self._call(context, named, arguments, on_progress=on_progress, **options)
         except ElicitationUnsupported as error:
             return _failed(str(error))
         except SmcpError as error:
@@ -323,17 +320,14 @@ async def _if_traced(span: ServerMiddleware[Any], ctx: Context, call_next: CallN
     return await (span(ctx, call_next) if is_traced else call_next(ctx))
 
 
-async def serve_stdio(
-    agent: SmcpAgent, *, timeout: float, listing: ToolListOptions, max_chars: int | None = None
-) -> bool:
+async def serve_stdio(agent: SmcpAgent, listing: ToolListOptions, max_chars: int | None) -> bool:
     """Enter the office and be its MCP server on standard input and output until the client hangs up."""
     stdin = None if sys.platform == "win32" else cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
     async with agent:
         logger.info("in the office %r as %r; Computers: %d", agent.office, agent.name, len(agent.computers()))
         try:
             async with stdio_server(stdin) as streams:
-                office = OfficeServer(agent, timeout=timeout, listing=listing, max_chars=lambda _: max_chars)
-                await office.run(streams)
+                await OfficeServer(agent, listing=listing, max_chars=lambda _: max_chars).run(streams)
         except* (BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):
             logger.info("the client is gone")
     return True

@@ -1,7 +1,7 @@
 """The configuration files of MCP clients, and the entry in them that starts `smcp-agent mcp`.
 
-What is in a file stays: one of which a part would be lost is not written. The formats are those of November 2026
-(docs/guides/mcp-clients.md).
+What is in a file stays: one of which a part would be lost is not written. No secret is written: the token is in a file
+of its own. The formats are those of November 2026 (docs/guides/mcp-clients.md).
 """
 
 import json
@@ -19,10 +19,7 @@ from typing import Any, Final
 
 from smcp_proto.jsonc import plain_json
 
-VARIABLE: Final = "SMCP_TOKEN"
 PRIVATE: Final = 0o600
-_INPUT: Final = {"type": "promptString", "id": "smcp-token", "description": "Token for the office", "password": True}
-"""VS Code asks for it once, and keeps it."""
 
 
 class ConfigFileError(Exception):
@@ -31,31 +28,18 @@ class ConfigFileError(Exception):
 
 @dataclass(frozen=True)
 class McpClient:
-    """An MCP client and its file: its directory (see `_directories`) and name, and the object with the servers.
-
-    `reference`: how the file refers to the variable with the token; None: it cannot, and holds the token itself.
-    """
+    """An MCP client and its file: its directory (see `_directories`) and name, and the object with the servers."""
 
     title: str
     directory: str
     file: str
     section: str = "mcpServers"
-    reference: str | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
         """Where the file is, also if it is missing; a link is followed."""
         return Path(os.path.realpath(_directories()[self.directory] / self.file))
-
-    def entry(self, command: str, arguments: list[str], token: str | None) -> dict[str, Any]:
-        """The entry for a command; the token stands in it only where there is no reference."""
-        entry: dict[str, Any] = {**self.fields, "command": command, "args": arguments}
-        if token is not None and self.reference == VARIABLE:
-            entry["env_vars"] = [VARIABLE]
-        elif token is not None:
-            entry["env"] = {VARIABLE: self.reference or token}
-        return entry
 
     def text(self, name: str, entry: Mapping[str, Any]) -> str:
         """The entry as it stands in the file."""
@@ -75,8 +59,6 @@ class McpClient:
         section = document.get(self.section, {}) if isinstance(document, dict) else None
         if not isinstance(section, dict):
             raise ConfigFileError(f"it has no object {self.section!r}")
-        if not isinstance(document.get("inputs"), list | None):
-            raise ConfigFileError("its 'inputs' is no list")
         if name in section:
             if section[name] == entry:
                 return None
@@ -105,10 +87,7 @@ class McpClient:
             yield json.dumps(merged, indent=indent, ensure_ascii=False) + "\n"
 
     def _with(self, document: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-        merged = {**document, self.section: {**document.get(self.section, {}), name: dict(entry)}}
-        if "${input:smcp-token}" in str(entry) and _INPUT not in (inputs := document.get("inputs") or []):
-            merged["inputs"] = [*inputs, _INPUT]
-        return merged
+        return {**document, self.section: {**document.get(self.section, {}), name: dict(entry)}}
 
 
 def _at(before: str, plain: str, position: int, indent: str, depth: int, members: Mapping[str, Any]) -> str:
@@ -147,10 +126,10 @@ def _directories() -> dict[str, Path]:
 _STDIO: Final = {"type": "stdio"}
 CLIENTS: Final[Mapping[str, McpClient]] = {
     "claude-desktop": McpClient("Claude Desktop", "applications", "Claude/claude_desktop_config.json"),
-    "claude-code": McpClient("Claude Code", "claude", ".claude.json", reference="${SMCP_TOKEN}", fields=_STDIO),
-    "cursor": McpClient("Cursor", "home", ".cursor/mcp.json", reference="${env:SMCP_TOKEN}", fields=_STDIO),
-    "vscode": McpClient("VS Code", "applications", "Code/User/mcp.json", "servers", "${input:smcp-token}", _STDIO),
-    "codex": McpClient("Codex", "codex", "config.toml", "mcp_servers", VARIABLE),
+    "claude-code": McpClient("Claude Code", "claude", ".claude.json", fields=_STDIO),
+    "cursor": McpClient("Cursor", "home", ".cursor/mcp.json", fields=_STDIO),
+    "vscode": McpClient("VS Code", "applications", "Code/User/mcp.json", "servers", _STDIO),
+    "codex": McpClient("Codex", "codex", "config.toml", "mcp_servers"),
     "zed": McpClient("Zed", "zed", "settings.json", "context_servers", fields={"source": "custom"}),
 }
 
@@ -165,14 +144,14 @@ def read(path: Path) -> str | None:
         raise ConfigFileError("it cannot be read: it is not UTF-8") from None
 
 
-def write(path: Path, before: str | None, after: str, *, private: bool) -> Path | None:
+def write(path: Path, before: str | None, after: str) -> Path | None:
     """Replace a file as a whole; returns the copy of the former one. Raises ConfigFileError."""
     if read(path) != before:
         raise ConfigFileError("another program has just changed it: try again")
     backup, temporary = None, path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        mode = PRIVATE if private or before is None else path.stat().st_mode & 0o777
+        mode = PRIVATE if before is None else path.stat().st_mode & 0o777
         temporary.touch(PRIVATE)
         temporary.write_bytes(after.encode())
         temporary.chmod(mode)
