@@ -60,12 +60,12 @@ class Guard(ABC):
     async def service(self, kind: Kind) -> Credentials:
         """The credential of one more gateway or registry."""
         self._taken[kind] += 1
-        count = self._taken[kind]
-        field = {"gateway": "gateways", "registry": "registries"}[kind]
-        if count > self._given[field]:
-            self._given[field] = count
+        name = f"{kind}-{self._taken[kind]}"
+        given = self._given[{"gateway": "gateways", "registry": "registries"}[kind]]
+        if name not in given:
+            given.append(name)
             await self.allow()
-        return self.credentials(f"{kind}-{count}")
+        return self.credentials(name)
 
     async def computer(self, office: str, name: str) -> Credentials:
         """The credential of one more host, with one Computer."""
