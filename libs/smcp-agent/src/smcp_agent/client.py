@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
-from uuid import uuid4
 
 from smcp_agent.cache import AnswerCache, ToolCache, Tools
 from smcp_agent.connecting.link import Addresses, Link
@@ -18,7 +17,7 @@ from smcp_agent.desktop import DesktopMethods
 from smcp_agent.errors import Closed, not_open
 from smcp_agent.events import Event, EventHub, EventStream
 from smcp_agent.llm import ModelMethods
-from smcp_agent.office import ROOM_S, Office, Subscriptions
+from smcp_agent.office import Office, Subscriptions
 from smcp_agent.resources import ResourceMethods
 from smcp_agent.result_formats import Previews
 from smcp_agent.results import OnInput
@@ -26,15 +25,12 @@ from smcp_agent.rpc import RpcClient, checked
 from smcp_proto.schemas import (
     TOLD_OF_PROGRESS,
     EnterOfficeReq,
-    GetComputerConfigReq,
     GetComputerConfigRet,
-    GetStatusReq,
     GetStatusRet,
-    GetToolsReq,
     GetToolsRet,
-    ListRoomReq,
     ListRoomRet,
     SessionInfo,
+    UpdateComputerConfigReq,
 )
 
 _Result = TypeVar("_Result")
@@ -121,24 +117,23 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
     async def tools(self, computer: str) -> Tools:
         """A Computer's tools as they are known; waits only if they were never fetched. Raises SmcpError: there is no
         such Computer, or its tools could not be fetched so far."""
-        return await self._tools.get(self._rpc.query(GetToolsReq, computer).computer)
+        return await self._tools.get(checked(UpdateComputerConfigReq, computer=computer).computer)
 
     async def get_tools(self, computer: str) -> Tools:
         """A Computer's tools, asked of it now. Raises SmcpError: as `call_tool`."""
-        request = self._rpc.query(GetToolsReq, computer)
-        reply = await self._rpc.ask("client:get_tools", request, GetToolsRet, "tools", computer)
+        reply: GetToolsRet = await self._rpc.query("client:get_tools", computer)
         return tuple(reply.tools)
 
     async def get_config(self, computer: str) -> GetComputerConfigRet:
         """A Computer's configuration; its secrets stay there. Raises SmcpError: as `call_tool`."""
-        request = self._rpc.query(GetComputerConfigReq, computer)
-        return await self._rpc.ask("client:get_config", request, GetComputerConfigRet, "servers", computer)
+        reply: GetComputerConfigRet = await self._rpc.query("client:get_config", computer)
+        return reply
 
     async def get_status(self, computer: str) -> GetStatusRet:
         """The states of a Computer's MCP servers, asked of it now; only our Computers answer. Raises SmcpError: as
         `call_tool`."""
-        request = self._rpc.query(GetStatusReq, computer)
-        return await self._rpc.ask("client:get_status", request, GetStatusRet, "servers", computer)
+        reply: GetStatusRet = await self._rpc.query("client:get_status", computer)
+        return reply
 
     async def why_no_tools(self, computer: str) -> str:
         """Why a Computer lists no tools, for people; empty where it lists some. Raises SmcpError: as `get_status`."""
@@ -158,8 +153,8 @@ class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
 
     async def list_room(self) -> list[SessionInfo]:
         """Fetch all members of the office, this Agent included. Raises SmcpError: as `call_tool`."""
-        request = ListRoomReq(agent=self.name, req_id=uuid4().hex, office_id=self.office)
-        return (await self._rpc.ask("server:list_room", request, ListRoomRet, "sessions", timeout=ROOM_S)).sessions
+        reply: ListRoomRet = await self._rpc.ask("server:list_room", None, {"office_id": self.office})
+        return reply.sessions
 
     def events(self) -> EventStream:
         """The events from now on, for `async for`; ends when the agent is closed."""

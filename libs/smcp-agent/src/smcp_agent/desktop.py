@@ -14,7 +14,7 @@ from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.errors import SmcpError
 from smcp_agent.office import Office
 from smcp_agent.rpc import JsonObject, RpcClient
-from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
+from smcp_proto.schemas import GetDeskTopRet
 
 _PROCESS_KEY: Final = secrets.token_bytes()
 
@@ -91,9 +91,9 @@ class DesktopMethods:
         (seconds) where an MCP server is slow. `size`: at most so many windows; `window`: only the one with this URI.
         Raises SmcpError: as `call_tool`.
         """
-        request = self._rpc.query(GetDeskTopReq, computer, desktop_size=size, window=window)
-        reply = await self._rpc.ask("client:get_desktop", request, GetDeskTopRet, "desktops", computer)
-        return {"req_id": request.req_id, **reply.model_dump(exclude_none=True)}
+        query = self._rpc.query("client:get_desktop", computer, desktop_size=size, window=window)
+        reply: GetDeskTopRet = await query
+        return reply.model_dump(exclude_none=True)
 
     async def desktop(self, computer: str, *, max_age: float | None = MAX_AGE_S) -> JsonObject:
         """As `get_desktop`, from the cache where nothing changed since, nothing was missing (`a2c_missing`), and it was

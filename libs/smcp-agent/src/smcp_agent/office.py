@@ -29,13 +29,12 @@ from smcp_agent.events import (
 )
 from smcp_agent.rpc import reply_of
 from smcp_proto.backoff import Backoff
+from smcp_proto.catalog import ROOM_S
 from smcp_proto.printable import without_login
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 from smcp_proto.schemas.resources import MISSED
 from smcp_proto.uris import without_query
 
-ROOM_S: Final = 10.0
-"""The server side has so long for a query about the room."""
 FIRST_LIST_S: Final = 1.5 * ROOM_S
 """A list that the first gateway does not answer is asked for again."""
 

@@ -15,7 +15,6 @@ from smcp_proto.schemas import (
     DEFAULT_LIMIT,
     DEFAULT_OFFSET,
     CompleteResult,
-    GetFinderReq,
     GetFinderRet,
     GetPromptResult,
     Prompt,
@@ -78,32 +77,17 @@ class ResourceMethods:
         """A part of a Computer's documents, asked of it now: the protocol's GetFinderRet, with `documents`
         (DPEDocumentSummary), `total_count` before `offset` and `limit`, and `a2c_as_listed`, how many documents'
         metadata the Computer does not know now: some may be missing. Raises SmcpError: as `call_tool`."""
-        request = self._finder_request(computer, **filters)
-        reply = await self._rpc.ask("client:get_finder", request, GetFinderRet, "documents", computer)
+        reply: GetFinderRet = await self._rpc.query("client:get_finder", computer, **_fields(**filters))
         return reply.model_dump(exclude_unset=True)
 
     async def finder(self, computer: str, **filters: Unpack[FinderFilter]) -> JsonObject:
         """As `get_finder`, from the cache where nothing changed since and nothing was missing (`a2c_as_listed`)."""
-        request = self._finder_request(computer, **filters)
-        again: FinderFilter = {**filters, "keywords": request.keywords}
+        wanted = _fields(**filters)
         return await self._answers.get(
-            Query("finder", computer, repr(request.model_dump(exclude={"agent", "req_id"}))),
-            lambda: self.get_finder(computer, **again),
+            Query("finder", computer, repr(wanted)),
+            lambda: self.get_finder(computer, **wanted),
             keep=lambda found: not found.get("a2c_as_listed"),
         )
-
-    def _finder_request(
-        self,
-        computer: str,
-        keywords: Iterable[str] | None = None,
-        file_type: str | None = None,
-        offset: int = DEFAULT_OFFSET,
-        limit: int = DEFAULT_LIMIT,
-    ) -> GetFinderReq:
-        if isinstance(keywords, str):  # else each of its letters would be a keyword
-            keywords = (keywords,)
-        wanted = {"keywords": None if keywords is None else list(keywords), "file_type": file_type}
-        return self._rpc.query(GetFinderReq, computer, **wanted, offset=offset, limit=limit)
 
     async def read_resource(self, computer: str, uri: str, *, server: str | None = None) -> Any:
         """A resource's content, asked for now: the parsed JSON of a document (`dpe://…`), whose models are in
@@ -274,6 +258,18 @@ class ResourceMethods:
         reply_of(CompleteResult, answered.result, f"the completion of {argument!r} that {answered.sender} sent")
         completion: JsonObject = answered.result["completion"]
         return completion
+
+
+def _fields(
+    keywords: Iterable[str] | None = None,
+    file_type: str | None = None,
+    offset: int = DEFAULT_OFFSET,
+    limit: int = DEFAULT_LIMIT,
+) -> JsonObject:
+    if isinstance(keywords, str):  # else each of its letters would be a keyword
+        keywords = (keywords,)
+    words = None if keywords is None else list(keywords)
+    return {"keywords": words, "file_type": file_type, "offset": offset, "limit": limit}
 
 
 def _is_partial(page: JsonObject) -> bool:

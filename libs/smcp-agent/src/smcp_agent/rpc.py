@@ -31,17 +31,15 @@ from smcp_agent.errors import (
     flat_error,
 )
 from smcp_proto.backoff import Backoff
-from smcp_proto.catalog import CATALOG, TRACE_ID_KEY, trace_id
+from smcp_proto.catalog import CATALOG, QUERY_S, TRACE_ID_KEY, trace_id
 from smcp_proto.errors import GONE
-from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
+from smcp_proto.schemas import ResourceRet
 from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT
 from smcp_proto.validation import malformed, refused
 
 GRACE_S: Final = 2.0
 """The server side answers 408 at the time-out; the SDK gives up this much later. Closing waits so long for cancels."""
 TOOL_CALL: Final = "client:tool_call"
-QUERY_S: Final = 30.0
-"""The server side has so long for a query to a Computer."""
 
 _CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
@@ -168,28 +166,25 @@ class RpcClient:
         except (TimeoutError, SmcpError) as error:
             logger.info("the cancel of %s was not acknowledged: %r", data["req_id"], error)
 
-    def query(self, model: type[Model], computer: str, **fields: Any) -> Model:
-        """A query to a Computer, with those of the fields that are not None. Raises Malformed."""
-        values = {name: value for name, value in fields.items() if value is not None}
-        return checked(model, agent=self._agent, req_id=uuid4().hex, computer=computer, **values)
-
-    async def ask(
-        self,
-        event: str,
-        request: AgentCallData | RequestEnvelope,
-        reply: type[Model],
-        expected: str,
-        computer: str | None = None,
-        *,
-        timeout: float = QUERY_S,
-    ) -> Model:
-        """As `send`, typed, and in a span."""
+    async def ask(self, event: str, computer: str | None, fields: Mapping[str, Any]) -> Any:
+        """As `send`, in a span, with the request, the reply and the time of the event's row in the catalog. Fields that
+        are None are not sent. Raises Malformed; SmcpError: as `send`."""
+        row = CATALOG[event]
+        assert row.reply is not None
+        assert row.seconds is not None
+        given = {name: value for name, value in fields.items() if value is not None}
+        request: Any = checked(row.request, agent=self._agent, req_id=uuid4().hex, **given)
         attributes = {} if computer is None else {"smcp.computer": computer}
-        with request_span(event, self._office, self._agent, request.req_id or "", attributes) as traced:
+        with request_span(event, self._office, self._agent, request.req_id, attributes) as traced:
             data = {**request.model_dump(exclude_unset=True), **traced.fields}
-            answer = await self.send(event, data, timeout=timeout, expected=(expected,))
+            expected = row.reply.model_fields.keys() - {"req_id"}
+            answer = await self.send(event, data, timeout=row.seconds, expected=expected)
             who = "the gateway" if event.startswith("server:") else replier(computer)
-            return reply_of(reply, answer, f"the answer of {who} to {event}")
+            return reply_of(row.reply, answer, f"the answer of {who} to {event}")
+
+    async def query(self, event: str, computer: str, **fields: Any) -> Any:
+        """A Computer's reply to a query. Raises as `ask`."""
+        return await self.ask(event, computer, {"computer": computer, **fields})
 
     async def ask_mcp(
         self,
@@ -202,11 +197,8 @@ class RpcClient:
         """The result of an MCP request in the envelope of computer.txt (resources chapter, 5). Raises McpError: the
         answer is a JSON-RPC error; SmcpError: as `send`."""
         payload = {"jsonrpc": "2.0", "id": 1, "method": event.removeprefix("client:"), "params": dict(params)}
-        named = {"computerId": computer, "serverId": server}
-        fields = {name: value for name, value in named.items() if value is not None}
-        model: type[Any] = CATALOG[event].request
-        request = checked(model, roomId=self._office, agent=self._agent, req_id=uuid4().hex, payload=payload, **fields)
-        reply = await self.ask(event, request, ResourceRet, "payload", computer)
+        envelope = {"roomId": self._office, "computerId": computer, "serverId": server, "payload": payload}
+        reply: ResourceRet = await self.ask(event, computer, envelope)
         error, result = reply.payload.error, reply.payload.result
         if error is not None:
             raise McpError(error.message, rpc_code=error.code, data=error.data)
