@@ -7,6 +7,7 @@ it.
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -44,27 +45,18 @@ Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 """Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
 
 
-class Unreadable(Exception):
-    """The metadata cannot be used. The message says why, for the log, and holds nothing that the server sent."""
-
-
 @dataclass(slots=True, eq=False)
 class _Entry:
     """The metadata of a document since its last change. A change drops the entry: answers to earlier reads are thrown
-    away."""
+    away. Where its server did not answer, the next request reads it again."""
 
-    reading: "asyncio.Task[None] | None" = None
+    reading: "asyncio.Task[None]" = field(init=False)
     answered_at: float | None = None
     """Loop time of the server's answer, whether it can be used or not."""
     read: Document | None = None
     size: int = 0
     is_refused: bool = False
     """Its server refuses it: it is not in the catalog."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether its server did not answer. The next request reads it again."""
-        return self.answered_at is None and self.reading is not None and self.reading.done()
 
 
 @dataclass(eq=False)
@@ -120,33 +112,32 @@ class MetadataCache:
     def _expire(self, server: str, listing: Listing) -> None:
         entries = self._entries.setdefault(server, {})
         subscribed, oldest = self._subscribed(server), self._loop.time() - UNSUBSCRIBED_S
-        over = [
-            document
-            for document, entry in entries.items()
-            if entry.failed
-            or document not in listing.documents
-            or (
-                entry.answered_at is not None
-                and entry.answered_at <= oldest
-                and listing.documents[document][0] not in subscribed
-            )
-        ]
-        self._forget(entries, over)
+
+        def is_over(document: DpeUri, entry: _Entry) -> bool:
+            if document not in listing.documents:
+                return True
+            if entry.answered_at is None:
+                return entry.reading.done()
+            return entry.answered_at <= oldest and listing.documents[document][0] not in subscribed
+
+        self._forget(entries, [document for document, entry in entries.items() if is_over(document, entry)])
 
     async def _read_missing(self, server: str, listing: Listing) -> None:
-        def is_read(entry: _Entry | None) -> bool:
-            return entry is not None and (entry.answered_at is not None or entry.failed)
-
         entries = self._entries[server]
+
+        def is_read(document: DpeUri) -> bool:
+            return document in entries and entries[document].reading.done()
+
         # once more where something changed meanwhile
-        while missing := [each for each in listing.documents if not is_read(entries.get(each))]:
+        while missing := list(itertools.filterfalse(is_read, listing.documents)):
             waiting = iter(missing)
             await asyncio.gather(*(self._read_each(server, listing, waiting) for _ in range(AT_ONCE)))
 
     async def _read_each(self, server: str, listing: Listing, waiting: Iterator[DpeUri]) -> None:
+        entries = self._entries[server]
         for document in waiting:
-            entry = self._entries[server].setdefault(document, _Entry())
-            if entry.reading is None:
+            if (entry := entries.get(document)) is None:
+                entry = entries[document] = _Entry()
                 work = self._read_one(server, document, listing.documents[document][0], entry)
                 entry.reading = self._tasks.start(work, name=f"finder:{server}")
             await asyncio.wait([entry.reading])  # cancelling a request does not end the read
@@ -160,10 +151,10 @@ class MetadataCache:
         except (ServerTimedOut, ServerNotRunning, ServerDied) as error:
             self._events.warn(server, f"documents are shown as they are listed: it {error.what}")
             return
-        except (Unreadable, AnswerTooLarge, BadAnswer) as error:
-            why = f"{error}; it is shown as it is listed"
+        except (AnswerTooLarge, BadAnswer) as error:
+            why = f"{error.what}; it is shown as it is listed"
         except ServerError as error:
-            entry.is_refused, why = True, f"{error}; it is left out"
+            entry.is_refused, why = True, f"{error.what}; it is left out"
         if self._entries[server].get(document) is not entry:
             return  # it changed meanwhile
         entry.answered_at = self._loop.time()
@@ -180,22 +171,22 @@ class MetadataCache:
 
 def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:
     """The document that a `resources/read` of level 1 describes, with warnings and the size of its metadata in bytes.
-    The MIME type says nothing here: what counts is that there is JSON. Raises Unreadable.
+    The MIME type says nothing here: what counts is that there is JSON. Raises BadAnswer.
     """
     text = first_text(result)
     if text is None:
-        raise Unreadable("its contents have no text")
+        raise BadAnswer(server, "sent contents without text")
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
-        raise Unreadable(f"its metadata have {size} bytes, more than {MAX_BYTES}")
+        raise BadAnswer(server, f"sent metadata of {size} bytes, more than {MAX_BYTES}")
     try:
-        summary = _parsed(text)
+        summary = exact_json.read(mended(text).encode())
         exact_json.check_depth({"metadata": summary})
     except (ValueError, Malformed):
-        raise Unreadable("its metadata are not JSON, or nested too deep") from None
+        raise BadAnswer(server, "sent metadata that are not JSON, or nested too deep") from None
     document, warnings = Document.of(server, summary, listed=uri)
     if document is None:
-        raise Unreadable("; ".join(warnings))
+        raise BadAnswer(server, f"sent other metadata: {'; '.join(warnings)}")
     return document, warnings, size
 
 
@@ -205,13 +196,6 @@ def first_text(result: Mapping[str, Any]) -> str | None:
         if isinstance(content, Mapping) and isinstance(content.get("text"), str):
             return str(content["text"])
     return None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return exact_json.read(text.encode())
-    except ValueError:
-        return exact_json.read(mended(text).encode())
 
 
 MAX_KEYWORDS: Final = 64
