@@ -22,14 +22,14 @@ REFUSED = "does not tell of changes of a resource"
 @pytest.mark.rule("answers.desktop.again")
 async def test_a_subscription_omitted_by_the_next_stream_ends_and_is_requested_again() -> None:
     async with running(desk=configs.lean("2026", host=HOST, windows=2, most=1)) as servers:
-        servers.upstream.want("desktop", "desk", [OTHER])
+        servers.upstream.want("desk", [OTHER])
         await eventually(lambda: servers.upstream.subscribed("desk") == {OTHER})
-        servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
+        servers.upstream.want("desk", [WINDOW, OTHER])
         await eventually(lambda: servers.upstream.subscribed("desk") == {WINDOW})
         await servers.heard_of(ResourcesUnsubscribed("desk", frozenset({OTHER})))
         servers.heard.clear()
         await servers.tell("most", count=2)
-        servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
+        servers.upstream.want("desk", [WINDOW, OTHER])
         await eventually(lambda: servers.upstream.subscribed("desk") == {WINDOW, OTHER})
         await servers.agreed(WINDOW, OTHER)
         await servers.heard_of(ResourceSubscribed("desk", OTHER))
@@ -41,7 +41,7 @@ async def test_a_subscription_omitted_by_a_reopened_stream_ends_and_can_be_reque
 ) -> None:
     monkeypatch.setattr(resources, "Backoff", partial(Backoff, 0.05))
     async with running(desk=configs.lean("2026", host=HOST, windows=2)) as servers:
-        servers.upstream.want("desktop", "desk", [WINDOW])
+        servers.upstream.want("desk", [WINDOW])
         await servers.upstream.hold("alice", "desk", OTHER)
         await eventually(lambda: servers.upstream.subscribed("desk") == {WINDOW, OTHER})
         await servers.tell("most", count=1)
@@ -70,7 +70,7 @@ async def test_a_refused_subscription_is_asked_for_again_once_the_list_changed(
 async def test_an_unanswered_subscription_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_computer.mcp.resources.ONE_OF_MANY_S", 120.0)
     async with running(desk=configs.context("2025", windows=3, misbehave={WINDOW: "never"})) as servers:
-        servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
+        servers.upstream.want("desk", [WINDOW, OTHER])
         await eventually(lambda: servers.upstream.subscribed("desk") == {OTHER})
         await servers.heard_of(ResourceSubscribed("desk", OTHER))
         async with asyncio.timeout(60):

@@ -86,16 +86,16 @@ async def test_a_server_without_list_changed_is_listed_for_each_request(era: Any
 async def test_a_subscription_at_a_server_lasts_until_its_last_holder_releases_it(era: Any) -> None:
     async with running(desk=configs.context(era, windows=2)) as servers:
         await servers.upstream.hold("alice", "desk", WINDOW)
-        await servers.upstream.hold("desktop", "desk", WINDOW)
+        await servers.upstream.hold("bob", "desk", WINDOW)
         assert await servers.tell("subscribed") == [WINDOW]
         await servers.tell("update", uri=WINDOW)
         await servers.heard_of(ResourceUpdated("desk", WINDOW))
         servers.upstream.release("alice", "desk", WINDOW)
-        assert servers.upstream.holders("desk", WINDOW) == {"desktop"}
+        assert servers.upstream.holders("desk", WINDOW) == {"bob"}
         servers.heard.clear()
         await servers.tell("update", uri=WINDOW)
         await servers.heard_of(ResourceUpdated("desk", WINDOW))
-        servers.upstream.want("desktop", "desk", [])
+        servers.upstream.release("bob", "desk", WINDOW)
         await servers.agreed()
 
 
@@ -104,10 +104,10 @@ async def test_a_subscription_at_a_server_lasts_until_its_last_holder_releases_i
 async def test_wanted_resources_are_subscribed_to_in_the_background_and_after_restarts(era: Any) -> None:
     async with running(desk=configs.context(era, windows=20)) as servers:
         uris = list(await servers.index.list("desk"))
-        servers.upstream.want("desktop", "desk", uris)
+        servers.upstream.want("desk", uris)
         await servers.upstream.hold("alice", "desk", OTHER)
         await servers.agreed(*sorted(uris))
-        servers.upstream.want("desktop", "desk", uris[:1])
+        servers.upstream.want("desk", uris[:1])
         await servers.agreed(*sorted({uris[0], OTHER}))
         servers.heard.clear()
         with pytest.raises(ServerDied):
@@ -124,7 +124,7 @@ async def test_changes_of_an_http_server_are_announced_after_its_restart() -> No
         configs.http_context(windows=2) as server,
         running(desk=configs.http("streamable", server.url)) as servers,
     ):
-        servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
+        servers.upstream.want("desk", [WINDOW, OTHER])
         await servers.agreed(WINDOW, OTHER)
         await servers.tell("update", uri=OTHER)
         await servers.heard_of(ResourceUpdated("desk", OTHER))

@@ -114,7 +114,7 @@ class ComputerOutbox(Outbox):
 
 
 SCHEMES: Final = {WINDOW: DESKTOP, DPE: FINDER}
-"""The update of each scheme's changes; it is also the holder of the subscriptions."""
+"""The update of each scheme's changes."""
 
 
 class OfferedResources:
@@ -200,10 +200,10 @@ class OfferedResources:
         self._compare_hosts(server)
         if features is not None and not features.subscribe:
             return
+        if features is not None and self.index.is_listed(server):
+            self.subscriptions.want(server, [uri for uri in known if scheme_of(uri) in SCHEMES])
         for scheme, update in SCHEMES.items():
             uris = [uri for uri in known if scheme_of(uri) == scheme]
-            if features is not None and self.index.is_listed(server):
-                self.subscriptions.want(update, server, uris)
             now = set(map(without_query, uris) if scheme == WINDOW else uris)
             if now != self._listed.get((server, scheme), set()):
                 self.outbox.changed(update)

@@ -6,9 +6,10 @@ after any interruption it is dropped, and a notification asks the Agent to subsc
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final
 
 from smcp_computer.mcp.errors import ServerError, ServerNotRunning
 from smcp_computer.mcp.events import (
@@ -26,16 +27,15 @@ from smcp_proto.errors import MAX_SUBSCRIPTIONS, too_many_subscriptions
 from smcp_proto.uris import resources_above, window_uri, without_query
 from smcp_service.lifecycle import Background
 
-
-class AgentHolder(NamedTuple):
-    name: str | None
-    """None: an Agent that did not say it. An office has one Agent at a time, so that is enough."""
+Holder = str | None | tuple[()]
+"""An Agent by its name; None: one that did not say it. An office has one Agent at a time, so that is enough."""
+OWN: Final = ()
+"""The holder of what the desktop and the finder need."""
 
 
 @dataclass
 class _Upstream:
-    name: str
-    holders: dict[str, set[Hashable]] = field(default_factory=dict)
+    holders: defaultdict[str, set[Holder]] = field(default_factory=lambda: defaultdict(set))
     """By URI."""
     subscribed: set[str] = field(default_factory=set)
     asking: "dict[str, asyncio.Task[ServerError | None]]" = field(default_factory=dict)
@@ -54,24 +54,23 @@ class Subscriptions:
     _dropped: Callable[[str | None], None]
 
     def __post_init__(self) -> None:
-        self._servers: dict[str, _Upstream] = {}
+        self._servers = defaultdict[str, _Upstream](_Upstream)
         self._events.listen(self._on_event)
 
-    def holders(self, server: str, uri: str) -> frozenset[Hashable]:
-        return frozenset(self._servers[server].holders.get(uri, ())) if server in self._servers else frozenset()
+    def holders(self, server: str, uri: str) -> frozenset[Holder]:
+        return frozenset(self._servers[server].holders.get(uri, ()))
 
     def subscribed(self, server: str) -> frozenset[str]:
-        return frozenset(self._servers[server].subscribed) if server in self._servers else frozenset()
+        return frozenset(self._servers[server].subscribed)
 
-    async def hold(self, holder: Hashable, server: str, uri: str) -> None:
+    async def hold(self, holder: Holder, server: str, uri: str) -> None:
         """Have the server send updates of a resource until `release`, or until the server goes. Raises ServerError: it
         does not, or the holder released it meanwhile; nothing is held then."""
-        upstream = self._servers.setdefault(server, _Upstream(server))
-        upstream.holders.setdefault(uri, set()).add(holder)
-        is_granted = False
+        upstream = self._servers[server]
+        upstream.holders[uri].add(holder)
         try:
             while uri not in upstream.subscribed:
-                self._ask(upstream, [uri])
+                self._ask(server, [uri])
                 if (asking := upstream.asking.get(uri)) is None:
                     raise ServerNotRunning(server, "is not ready, or has no resources")
                 await asyncio.wait([asking])
@@ -79,72 +78,69 @@ class Subscriptions:
                     raise error
                 if holder not in self.holders(server, uri):
                     raise ServerNotRunning(server, "answered after the subscription had ended")
-            is_granted = True
-        finally:
-            if not is_granted:
-                self.release(holder, server, uri)
-
-    def release(self, holder: Hashable, server: str, uri: str) -> None:
-        if (upstream := self._servers.get(server)) is None:
-            return
-        holders = upstream.holders.get(uri, set())
-        holders.discard(holder)
-        if not holders:
-            upstream.holders.pop(uri, None)
-            self._ask(upstream, [uri])
-
-    def want(self, holder: Hashable, server: str, uris: Collection[str]) -> None:
-        """Hold exactly these of the server, in the background; what the server refuses is a warning."""
-        upstream, wanted = self._servers.setdefault(server, _Upstream(server)), set(uris)
-        for uri in [uri for uri, holders in upstream.holders.items() if holder in holders and uri not in wanted]:
+        except (ServerError, asyncio.CancelledError):
             self.release(holder, server, uri)
-        for uri in wanted:
-            upstream.holders.setdefault(uri, set()).add(holder)
-        self._ask(upstream, uris)
+            raise
 
-    def _ask(self, upstream: _Upstream, uris: Iterable[str]) -> None:
+    def release(self, holder: Holder, server: str, uri: str) -> None:
+        holders = self._servers[server].holders
+        if holder in holders.get(uri, ()):
+            holders[uri].discard(holder)
+            if not holders[uri]:
+                del holders[uri]
+                self._ask(server, [uri])
+
+    def want(self, server: str, uris: Collection[str]) -> None:
+        """Hold exactly these of the server for this Computer itself, in the background; what the server refuses is a
+        warning."""
+        holders, wanted = self._servers[server].holders, set(uris)
+        for uri in [uri for uri, found in holders.items() if OWN in found and uri not in wanted]:
+            self.release(OWN, server, uri)
+        for uri in wanted:
+            holders[uri].add(OWN)
+        self._ask(server, uris)
+
+    def _ask(self, server: str, uris: Iterable[str]) -> None:
         """Subscribe to those of them that are held and missing, and end those without a holder."""
-        if (connection := self._connection(upstream)) is None:
+        upstream = self._servers[server]
+        if (connection := self._connection(server)) is None:
             return
         for uri in uris:
             if uri not in upstream.asking and (uri in upstream.holders) != (uri in upstream.subscribed):
                 upstream.subscribed.discard(uri)
-                asking = self._change(upstream, connection, uri, subscribe=uri in upstream.holders)
-                upstream.asking[uri] = self._tasks.start(asking, name=f"subscription:{upstream.name}")
+                asking = self._change(server, connection, uri, subscribe=uri in upstream.holders)
+                upstream.asking[uri] = self._tasks.start(asking, name=f"subscription:{server}")
 
-    def _connection(self, upstream: _Upstream) -> Resources | None:
-        supervisor = self._supervisors.get(upstream.name)
+    def _connection(self, server: str) -> Resources | None:
+        supervisor = self._supervisors.get(server)
         return None if supervisor is None else supervisor.resources
 
-    async def _change(
-        self, upstream: _Upstream, connection: Resources, uri: str, *, subscribe: bool
-    ) -> ServerError | None:
-        error: ServerError | None = None
+    async def _change(self, server: str, connection: Resources, uri: str, *, subscribe: bool) -> ServerError | None:
+        upstream, error = self._servers[server], None
         try:
             await (connection.subscribe(uri) if subscribe else connection.unsubscribe(uri))
         except ServerError as refused:
             error = refused
-        if self._connection(upstream) is not connection:
-            return error or ServerNotRunning(upstream.name, "went away before it answered")
+        if self._connection(server) is not connection:
+            return error or ServerNotRunning(server, "went away before it answered")
         del upstream.asking[uri]
         is_held = uri in upstream.holders
         if subscribe and error is None:
             upstream.subscribed.add(uri)
-            self._events.tell(ResourceSubscribed(upstream.name, uri))
+            self._events.tell(ResourceSubscribed(server, uri))
         elif subscribe and error is not None and is_held:
-            self._events.warn(upstream.name, f"does not tell of changes of a resource: it {error.what}")
+            self._events.warn(server, f"does not tell of changes of a resource: it {error.what}")
         if is_held != subscribe:
-            self._ask(upstream, [uri])
+            self._ask(server, [uri])
         return error if subscribe else None  # what a server tells unasked is ignored
 
     def _on_event(self, event: ServerEvent) -> None:
-        if (upstream := self._servers.get(event.server)) is None:
-            return
+        upstream = self._servers[event.server]
         match event:
             case ServerRemoved():
                 del self._servers[event.server]
             case ServerReady():
-                self._ask(upstream, upstream.holders)
+                self._ask(event.server, upstream.holders)
             case ServerGone():
                 upstream.subscribed.clear()
                 upstream.asking.clear()
@@ -163,7 +159,7 @@ class Subscriptions:
         mine = {(at, subscribed) for each, at, subscribed in self._of_agents() if each == agent}
         if (server, uri) not in mine and len(mine) >= MAX_SUBSCRIPTIONS:
             raise too_many_subscriptions(MAX_SUBSCRIPTIONS)
-        await self.hold(AgentHolder(agent), server, uri)
+        await self.hold(agent, server, uri)
 
     def unsubscribe(self, agent: str | None, server: str | None, uri: str) -> None:
         """End it, by any URI of the same window or document; None: at every server."""
@@ -185,16 +181,16 @@ class Subscriptions:
     def concerned(self, server: str, uri: str) -> set[str | None]:
         """The Agents that subscribed to a resource, or to one above it."""
         holders = (self.holders(server, each) for each in (uri, *resources_above(uri)))
-        return {holder.name for each in holders for holder in each if isinstance(holder, AgentHolder)}
+        return {holder for each in holders for holder in each if not isinstance(holder, tuple)}
 
     def _of_agents(self) -> Iterator[tuple[str | None, str, str]]:
         """Agent, server and URI."""
         for server, upstream in self._servers.items():
             for uri, holders in upstream.holders.items():
-                yield from ((each.name, server, uri) for each in holders if isinstance(each, AgentHolder))
+                yield from ((each, server, uri) for each in holders if not isinstance(each, tuple))
 
     def _end(self, which: Callable[[str | None, str, str], bool]) -> bool:
         ended = [each for each in self._of_agents() if which(*each)]
         for agent, server, uri in ended:
-            self.release(AgentHolder(agent), server, uri)
+            self.release(agent, server, uri)
         return bool(ended)
