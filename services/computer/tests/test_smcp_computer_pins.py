@@ -259,7 +259,7 @@ async def test_the_pins_follow_their_file_and_a_broken_or_missing_one_changes_no
 ) -> None:
     async with pinned(nats_url, tmp_path, READ) as box:
         computer = box.here.computer
-        computer.follow_file()
+        computer.tasks.start(computer.follow_file(), name="configuration")
         write_pins(box.file, {**READ, "title": "Old"})
 
         async def marked() -> bool:

@@ -129,7 +129,7 @@ async def open_service(
             options["trail"] = await enter(open_approvals(settings, bus, metrics))
             computer = await enter(open_computer(settings, bus, **options))
         control.computer = computer
-        computer.follow_file()
+        computer.tasks.start(computer.follow_file(), name="configuration")
         stats["computer"] = computer.calls.held
         stats["updates"] = computer.outbox.held
         served = {"health": health.url, "office": settings.office, "computer": settings.name}

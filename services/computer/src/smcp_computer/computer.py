@@ -46,7 +46,7 @@ from smcp_proto.schemas.config import (
 )
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 from smcp_service.health import Readiness
-from smcp_service.lifecycle import Background, counted, waiting_for_calls
+from smcp_service.lifecycle import Background, counted, set_within, waiting_for_calls
 from smcp_service.logging import bind_call, rewritten_logs
 from smcp_service.metrics import Metrics
 
@@ -223,11 +223,9 @@ class Computer:
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
         return self.owner.pending(self.seat, question, self.dispatcher)
 
-    def follow_file(self) -> None:
-        """From now on, run what the configuration file says: whenever that changes, and on SIGHUP."""
-        self.tasks.start(self._follow_file(), name="configuration")
+    async def follow_file(self) -> None:
+        """Run what the configuration file says whenever that changes, and on SIGHUP, until cancelled."""
 
-    async def _follow_file(self) -> None:
         def on_hangup() -> None:
             _log.info("the configuration is read again (SIGHUP)")
             self.tasks.start(self.reload(), name="reload")
@@ -348,10 +346,7 @@ class Computer:
                 self._terminal.close()
             if self.owner.running:
                 _log.info(waiting_for_calls(self.owner.running, drain_s))
-            try:
-                async with asyncio.timeout(drain_s):
-                    await self.owner.idle.wait()
-            except TimeoutError:
+            if not await set_within(drain_s, self.owner.idle):
                 _log.warning("%s broken off: not ended within %g s", counted(self.owner.running, "call"), drain_s)
             await self.calls.aclose()
 

@@ -16,14 +16,7 @@ from typing import Any, Final
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Answer, Call
 from smcp_computer.access import Access
-from smcp_computer.mcp.errors import (
-    AnswerTooLarge,
-    BadAnswer,
-    ServerDied,
-    ServerError,
-    ServerNotRunning,
-    ServerTimedOut,
-)
+from smcp_computer.mcp import errors
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import AT_ONCE, ONE_OF_MANY_S
 from smcp_computer.resources.index import MAX_BYTES, Listing
@@ -148,12 +141,12 @@ class MetadataCache:
             result = await self._read(server, uri, ONE_OF_MANY_S)
             read, warnings, size = from_contents(server, uri, result)
             why = "; ".join(warnings)
-        except (ServerTimedOut, ServerNotRunning, ServerDied) as error:
+        except (errors.ServerTimedOut, errors.ServerNotRunning, errors.ServerDied) as error:
             self._events.warn(server, f"documents are shown as they are listed: it {error.what}")
             return
-        except (AnswerTooLarge, BadAnswer) as error:
+        except (errors.AnswerTooLarge, errors.BadAnswer) as error:
             why = f"{error.what}; it is shown as it is listed"
-        except ServerError as error:
+        except errors.ServerError as error:
             entry.is_refused, why = True, f"{error.what}; it is left out"
         if self._entries[server].get(document) is not entry:
             return  # it changed meanwhile
@@ -175,18 +168,18 @@ def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Doc
     """
     text = first_text(result)
     if text is None:
-        raise BadAnswer(server, "sent contents without text")
+        raise errors.BadAnswer(server, "sent contents without text")
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
-        raise BadAnswer(server, f"sent metadata of {size} bytes, more than {MAX_BYTES}")
+        raise errors.BadAnswer(server, f"sent metadata of {size} bytes, more than {MAX_BYTES}")
     try:
         summary = exact_json.read(mended(text).encode())
         exact_json.check_depth({"metadata": summary})
     except (ValueError, Malformed):
-        raise BadAnswer(server, "sent metadata that are not JSON, or nested too deep") from None
+        raise errors.BadAnswer(server, "sent metadata that are not JSON, or nested too deep") from None
     document, warnings = Document.of(server, summary, listed=uri)
     if document is None:
-        raise BadAnswer(server, f"sent other metadata: {'; '.join(warnings)}")
+        raise errors.BadAnswer(server, f"sent other metadata: {'; '.join(warnings)}")
     return document, warnings, size
 
 

@@ -9,18 +9,7 @@ import orjson
 
 from smcp_bus.outbox import LIST_CHANGED, RESOURCES, UPDATED, Key, Notification, Outbox, resources_body
 from smcp_computer.finder import MetadataCache
-from smcp_computer.mcp.events import (
-    MOST_WARNINGS,
-    ResourcesChanged,
-    ResourcesListed,
-    ResourceSubscribed,
-    ResourcesUnsubscribed,
-    ResourceUpdated,
-    ServerEvent,
-    ServerGone,
-    ServerReady,
-    ServerRemoved,
-)
+from smcp_computer.mcp import events
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.subscriptions import Subscriptions
@@ -151,24 +140,24 @@ class OfferedResources:
         self._entered = True
         self.subscriptions.drop()
 
-    def _on_event(self, event: ServerEvent) -> None:
+    def _on_event(self, event: events.ServerEvent) -> None:
         match event:
-            case ResourceUpdated(server, uri):
+            case events.ResourceUpdated(server, uri):
                 self._on_update(server, uri)
-            case ResourceSubscribed(server, uri):
+            case events.ResourceSubscribed(server, uri):
                 self.cache.changed(server, uri)
-            case ResourcesUnsubscribed(server, uris):
+            case events.ResourcesUnsubscribed(server, uris):
                 self.subscriptions.drop(server, uris)
-            case ServerReady(server):
+            case events.ServerReady(server):
                 self._on_start_or_end(server)
-            case ServerGone(server):
+            case events.ServerGone(server):
                 self.subscriptions.drop(server)
                 self._on_start_or_end(server)
-            case ResourcesChanged(server):
+            case events.ResourcesChanged(server):
                 self._list_changed(server)
-            case ResourcesListed(server):
+            case events.ResourcesListed(server):
                 self._on_list(server)
-            case ServerRemoved(server):
+            case events.ServerRemoved(server):
                 self.cache.changed(server)
                 self._hosts.pop(server, None)
                 for scheme in SCHEMES:
@@ -218,6 +207,6 @@ class OfferedResources:
         if self._hosts.get(server, frozenset()) == hosts:
             return
         self._hosts[server] = hosts
-        for host, (first, *others) in islice(host_conflicts(self._hosts), MOST_WARNINGS):
+        for host, (first, *others) in islice(host_conflicts(self._hosts), events.MOST_WARNINGS):
             why = "give each its own: a dpe:// URI is routed by its host"
             self.events.warn(first, f"uses the same host {host!r} as {' and '.join(map(repr, others))}; {why}")

@@ -102,7 +102,7 @@ async def open_system(
                 front.stats["updates"] = computer.outbox.held
                 gateway.readiness.note("configuration", lambda: computer.config_problem)
                 gateway.readiness.note("pins", lambda: computer.pins.problem)
-                computer.follow_file()
+                computer.tasks.start(computer.follow_file(), name="configuration")
                 await computer.wait_ready()
                 yield System(
                     url=gateway.url,

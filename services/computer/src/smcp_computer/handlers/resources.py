@@ -19,18 +19,7 @@ from smcp_bus.dispatch import Answer, Call, Handler
 from smcp_computer.access import Access, not_allowed
 from smcp_computer.finder import Finder, first_text
 from smcp_computer.handlers.get_desktop import Desktop
-from smcp_computer.mcp.errors import (
-    RESOURCE_NOT_FOUND,
-    BadAnswer,
-    NotSubscribable,
-    RequestRefused,
-    ServerError,
-    ServerNotRunning,
-    ServerTimedOut,
-    flat,
-    is_not_found,
-    jsonrpc_error,
-)
+from smcp_computer.mcp import errors
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Supervisor
@@ -133,12 +122,12 @@ class ResourceHandlers:
         async def ask(server: str, uri: str) -> Json:
             features = self.index.features(server)
             if features is not None and not features.subscribe:
-                raise NotSubscribable(server, "does not tell when its resources change")
+                raise errors.NotSubscribable(server, "does not tell when its resources change")
             try:
                 async with asyncio.timeout_at(routes.budget.until):
                     await self.subscriptions.subscribe(request.agent, server, routes.subscription_uri(uri, server))
             except TimeoutError:
-                raise ServerTimedOut(server, "did not answer in time") from None
+                raise errors.ServerTimedOut(server, "did not answer in time") from None
             return {}
 
         return await self._reply(request, request.payload, self._of_resource(request, routes, ask))
@@ -201,16 +190,18 @@ class ResourceHandlers:
         return await _first(
             servers,
             lambda server: ask(server, uri),
-            lambda error: isinstance(error, NotSubscribable) or is_not_found(error),
+            lambda error: isinstance(error, errors.NotSubscribable) or errors.is_not_found(error),
         )
 
     async def _reply(self, request: RequestEnvelope, payload: JsonRpcRequest, answer: Awaitable[Answered]) -> Answer:
         try:
             server, result = await answer
-        except (RequestRefused, BadAnswer) as error:
-            return self._enveloped(request, payload, error.server, {"error": jsonrpc_error(payload.method, error)})
-        except ServerError as error:
-            raise flat(error) from None
+        except (errors.RequestRefused, errors.BadAnswer) as error:
+            return self._enveloped(
+                request, payload, error.server, {"error": errors.jsonrpc_error(payload.method, error)}
+            )
+        except errors.ServerError as error:
+            raise errors.flat(error) from None
         return self._enveloped(request, payload, server, {"result": result})
 
     def _enveloped(self, request: RequestEnvelope, payload: JsonRpcRequest, server: str | None, answer: Json) -> Answer:
@@ -237,22 +228,22 @@ def category_warnings(uri: str, result: Json) -> Iterator[str]:
             yield from unknown_categories(orjson.loads(text))
 
 
-def completes_nothing(error: ServerError) -> bool:
+def completes_nothing(error: errors.ServerError) -> bool:
     """Whether a server has no completions, or does not know the template."""
-    codes = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, RESOURCE_NOT_FOUND)
-    return isinstance(error, RequestRefused) and error.code in codes
+    codes = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, errors.RESOURCE_NOT_FOUND)
+    return isinstance(error, errors.RequestRefused) and error.code in codes
 
 
 async def _first(
-    servers: Sequence[str], ask: Callable[[str], Awaitable[Json]], is_another: Callable[[ServerError], bool]
+    servers: Sequence[str], ask: Callable[[str], Awaitable[Json]], is_another: Callable[[errors.ServerError], bool]
 ) -> Answered:
     """Ask servers one after the other: the next one where the one before is not running, or `is_another` says so."""
     *others, last = servers
     for server in others:
         try:
             return server, await ask(server)
-        except ServerError as error:
-            if not (isinstance(error, ServerNotRunning) or is_another(error)):
+        except errors.ServerError as error:
+            if not (isinstance(error, errors.ServerNotRunning) or is_another(error)):
                 raise
     return last, await ask(last)
 
@@ -303,12 +294,12 @@ class GetResources:
             return Answer(exact_json.written({**refusal, "code": 4015, "message": message, "capability": "resources"}))
         try:
             page, following = await resources.list_page(asked.cursor, timeout=Budget(call).left)
-        except RequestRefused as error:
+        except errors.RequestRefused as error:
             if asked.cursor is None:
                 raise Unavailable(str(error)) from None
             raise refused("cursor", str(error)) from None
-        except ServerError as error:
-            raise flat(error) from None
+        except errors.ServerError as error:
+            raise errors.flat(error) from None
         reply: dict[str, Any] = {"resources": list(filter(None, map(_published, page))), "req_id": asked.req_id}
         if following is not None:
             reply["next_cursor"] = following

@@ -5,7 +5,6 @@ is in `supervisor`; where a new configuration comes from is in `computer`.
 """
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -22,9 +21,6 @@ from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.mcp.transports import Limits
 from smcp_computer.settings import HostSettings
 from smcp_proto.schemas.config import MCPServerConfig
-from smcp_service.lifecycle import counted
-
-_log = logging.getLogger("smcp_computer.mcp")
 
 DRAIN_S: Final = 5.0
 """How long calls may go on at a server that was changed or removed: its new settings do not take effect before. So long
@@ -123,8 +119,6 @@ class Fleet:
         self._first = tuple(self._supervisors.values())
         self.supervisors: Mapping[str, Supervisor] = MappingProxyType(self._supervisors)
         """By name. One object for the life of the fleet, which shows what is configured now."""
-        self._retired: set[Supervisor] = set()
-        """No more configured as they are, and not ended yet."""
         self._runs: dict[str, asyncio.Task[None]] = {}
         """The last one by server: the next waits for it, since two processes may want the same port or file."""
         self._group: asyncio.TaskGroup | None = None
@@ -184,8 +178,9 @@ class Fleet:
         return changes
 
     def stop(self) -> None:
+        """Make `run` end, once calls that run at servers no more configured have ended (`drain_s`)."""
         self._stopping.set()
-        for supervisor in (*self._supervisors.values(), *self._retired):
+        for supervisor in self._supervisors.values():
             supervisor.stop()
 
     async def run(self) -> None:
@@ -211,11 +206,16 @@ class Fleet:
         self._disabled_since = {name: self._disabled_since.get(name, time.time()) for name in names}
 
     def _start(self, supervisor: Supervisor) -> None:
-        if self._group is None:
-            return  # `run` starts it
         name = supervisor.name
-        run = _run_after(self._runs.get(name), supervisor)
-        self._runs[name] = self._group.create_task(run, name=f"mcp:{name}")
+        before = self._runs.get(name)
+
+        async def run() -> None:
+            if before is not None:
+                await asyncio.wait([before])
+            await supervisor.run()
+
+        if self._group is not None:  # else `run` starts it
+            self._runs[name] = self._group.create_task(run(), name=f"mcp:{name}")
 
     def _retire(self, name: str) -> None:
         old = self._supervisors.pop(name)
@@ -229,19 +229,4 @@ class Fleet:
             self.events.tell(ServerGone(name))
         self.events.tell(ServerRemoved(name))
         if self._group is not None:
-            self._retired.add(old)
-            self._group.create_task(self._end(old), name=f"mcp:{name}:end")
-
-    async def _end(self, old: Supervisor) -> None:
-        if old.running_calls:
-            _log.info(
-                "MCP server %r: %s may end within %g s", old.name, counted(old.running_calls, "call"), self.drain_s
-            )
-        await old.end(self.drain_s)
-        self._retired.discard(old)
-
-
-async def _run_after(before: asyncio.Task[None] | None, supervisor: Supervisor) -> None:
-    if before is not None:
-        await asyncio.wait([before])
-    await supervisor.run()
+            self._group.create_task(old.end(self.drain_s), name=f"mcp:{name}:end")

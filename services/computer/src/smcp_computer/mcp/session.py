@@ -36,16 +36,7 @@ from pydantic import TypeAdapter, ValidationError
 from smcp_bus.request_spans import child_span
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_bus.tracing import configured
-from smcp_computer.mcp.errors import (
-    SAID_ALOUD,
-    BadAnswer,
-    RequestRefused,
-    ServerDied,
-    ServerError,
-    ServerFailed,
-    ServerTimedOut,
-    unread_error,
-)
+from smcp_computer.mcp import errors
 from smcp_computer.mcp.resources import LIST_BYTES, Prompts, Resources
 from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_proto import tool_results
@@ -112,16 +103,16 @@ class Connection:
         try:
             try:
                 await self.send(self._ping, timeout=timeout / 2)
-            except ServerTimedOut:
+            except errors.ServerTimedOut:
                 self._ping = "tools/list"  # some servers know no ping, and do not say so; this one they answered before
                 await self.send(self._ping, timeout=timeout / 2)
-        except ServerTimedOut:
+        except errors.ServerTimedOut:
             raise TimeoutError from None
-        except ServerDied:
+        except errors.ServerDied:
             pass  # `watch.ended` is set
-        except ServerError:
+        except errors.ServerError:
             if self.watch.refused:
-                raise ServerFailed(self.watch.refused) from None
+                raise errors.ServerFailed(self.watch.refused) from None
 
     async def list_tools(self) -> tuple[types.Tool, ...]:
         """All pages of `tools/list`. Raises MCPError, ValidationError: the server did not give a list."""
@@ -185,9 +176,9 @@ class Connection:
             return await self.send(
                 "tools/call", params, timeout=timeout, labels=labels, strict=True, may_ask=elicitor is not None
             )
-        except ServerTimedOut:
+        except errors.ServerTimedOut:
             raise TimeoutError from None
-        except RequestRefused as error:
+        except errors.RequestRefused as error:
             if elicitor is None or not error.pages:
                 raise
             return {"resultType": "input_required", "inputRequests": error.pages}
@@ -222,21 +213,21 @@ class Connection:
                 result = await self._exchange(method, dict(params or {}), labels)
         except MCPError as error:
             translated = self.translated(error)
-            if isinstance(translated, RequestRefused) and translated.code not in SAID_ALOUD:
+            if isinstance(translated, errors.RequestRefused) and translated.code not in errors.SAID_ALOUD:
                 # the text does not reach Agents: it may be that of an exception
                 what = self.watch.refused or f"MCP error {error.code}: {error.message!r:.500}"
                 level = logging.DEBUG if method in PINGS else logging.INFO  # the supervisor tells what comes of it
                 _log.log(level, "MCP server %r failed at %s: %s", self.server, method, what)
             raise translated from None
         except TimeoutError:
-            raise ServerTimedOut(self.server, f"did not answer within {timeout:.3g} s") from None
+            raise errors.ServerTimedOut(self.server, f"did not answer within {timeout:.3g} s") from None
         if strict and (shape := _shape(method, self.version)) is not None:
             try:
                 shape.validate_python(result, by_name=False)
             except ValidationError:
-                raise BadAnswer(self.server, "sent a result that is not valid") from None
+                raise errors.BadAnswer(self.server, "sent a result that is not valid") from None
         if result.get("resultType") == "input_required" and not may_ask:
-            raise BadAnswer(self.server, f"asks for input for {method}, which is supported for tools only")
+            raise errors.BadAnswer(self.server, f"asks for input for {method}, which is supported for tools only")
         return result
 
     async def _exchange(self, method: str, params: dict[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
@@ -297,19 +288,19 @@ class Connection:
         with anyio.move_on_after(CANCEL_S, shield=True), suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self.watch.write(cancelled, self._headers(method, params))
 
-    def translated(self, error: MCPError) -> ServerError:
+    def translated(self, error: MCPError) -> errors.ServerError:
         """The SDK's error as one of ours; what says that the connection is gone ends it."""
-        not_read = unread_error(self.server, error, limit=self.max_message, max_values=self.watch.max_values)
+        not_read = errors.unread_error(self.server, error, limit=self.max_message, max_values=self.watch.max_values)
         if not_read is not None:
             return not_read
         match error.code:
             case types.CONNECTION_CLOSED:
                 self.watch.ended.set()
-                return ServerDied(self.server, self.watch.why or "went away before it answered")
+                return errors.ServerDied(self.server, self.watch.why or "went away before it answered")
             case types.REQUEST_TIMEOUT:
-                return ServerTimedOut(self.server, "did not answer in time")
+                return errors.ServerTimedOut(self.server, "did not answer in time")
             case _:
-                return RequestRefused(self.server, error.code, error.message, error.error.data)
+                return errors.RequestRefused(self.server, error.code, error.message, error.error.data)
 
 
 def _failed(span: Span, why: str, message: str | None = None) -> None:

@@ -42,7 +42,7 @@ from smcp_computer.mcp.transports import Limits, Negotiation, connect
 from smcp_computer.settings import HostSettings
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
-from smcp_service.lifecycle import set_within
+from smcp_service.lifecycle import counted, set_within
 
 _log = logging.getLogger("smcp_computer.mcp")
 
@@ -184,6 +184,8 @@ class Supervisor:
 
     async def end(self, drain_s: float) -> None:
         """Stop it, once the calls that run have ended. After `drain_s` they are broken off, as CallBrokenOff."""
+        if self.running_calls:
+            _log.info("MCP server %r: %s may end within %g s", self.name, counted(self.running_calls, "call"), drain_s)
         await set_within(drain_s, self._idle)
         self._end_waits()
         for limit in self._running:
@@ -386,11 +388,9 @@ class Supervisor:
             _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
             self._stderr.note(f"{self.reason} (it is not started, nor tried again)")
             return None
-        pause = 0.0
-        if time.monotonic() - self._ready_at >= STEADY_S:
+        if is_steady := time.monotonic() - self._ready_at >= STEADY_S:
             self._backoff.reset()
-        else:
-            pause = self._backoff.next()
+        pause = 0.0 if is_steady else self._backoff.next()
         outlook = f"it is started again in {pause:.1f} s" if pause else "it is started again"
         was_ready = self._ready_at < math.inf
         if not was_ready and isinstance(first_of(error), TimeoutError):

@@ -18,16 +18,8 @@ import mcp_types as types
 import orjson
 
 from smcp_bus import exact_json
+from smcp_computer.mcp import events
 from smcp_computer.mcp.errors import RequestRefused, ServerDied, ServerError, ServerNotRunning, ServerTimedOut
-from smcp_computer.mcp.events import (
-    ResourcesChanged,
-    ResourcesListed,
-    ServerEvent,
-    ServerEvents,
-    ServerGone,
-    ServerReady,
-    ServerRemoved,
-)
 from smcp_computer.mcp.resources import REQUEST_S, Json, Prompts, Resources
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
 from smcp_proto.finder import Document
@@ -130,7 +122,7 @@ class ResourceIndex:
     listed at each use."""
 
     supervisors: Mapping[str, Supervisor]
-    _events: ServerEvents
+    _events: events.ServerEvents
     _tasks: Background
 
     def __post_init__(self) -> None:
@@ -212,7 +204,7 @@ class ResourceIndex:
                 kept.listing, kept.asked, kept.listed_generation = listing, asked, generation
         except TimeoutError:
             raise ServerTimedOut(server, "did not list its resources in time") from None
-        self._events.tell(ResourcesListed(server))
+        self._events.tell(events.ResourcesListed(server))
         return kept.listing
 
     async def list_known(self, servers: Iterable[str]) -> None:
@@ -266,16 +258,16 @@ class ResourceIndex:
             await asyncio.sleep(RELIST_S)
         server.is_followed = False
 
-    def _on_event(self, event: ServerEvent) -> None:
+    def _on_event(self, event: events.ServerEvent) -> None:
         server = self._servers.setdefault(event.server, _Server())
         match event:
-            case ServerRemoved(name):
+            case events.ServerRemoved(name):
                 del self._servers[name]
-            case ServerReady() | ServerGone() | ResourcesChanged():
+            case events.ServerReady() | events.ServerGone() | events.ResourcesChanged():
                 server.generation += 1
-                if not isinstance(event, ResourcesChanged):
+                if not isinstance(event, events.ResourcesChanged):
                     server.listing, server.asked = NOTHING, 0.0
-                if not (server.is_followed or isinstance(event, ServerGone)):
+                if not (server.is_followed or isinstance(event, events.ServerGone)):
                     server.is_followed = True
                     self._tasks.start(self._follow(event.server, server), name=f"resources:{event.server}")
             case _:

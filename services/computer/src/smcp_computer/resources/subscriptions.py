@@ -11,16 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from smcp_computer.mcp import events
 from smcp_computer.mcp.errors import ServerError, ServerNotRunning
-from smcp_computer.mcp.events import (
-    ResourceSubscribed,
-    ResourcesUnsubscribed,
-    ServerEvent,
-    ServerEvents,
-    ServerGone,
-    ServerReady,
-    ServerRemoved,
-)
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_proto.errors import MAX_SUBSCRIPTIONS, too_many_subscriptions
@@ -49,7 +41,7 @@ class Subscriptions:
     the MCP server; None: of all."""
 
     _supervisors: Mapping[str, Supervisor]
-    _events: ServerEvents
+    _events: events.ServerEvents
     _tasks: Background
     _dropped: Callable[[str | None], None]
 
@@ -127,24 +119,24 @@ class Subscriptions:
         is_held = uri in upstream.holders
         if subscribe and error is None:
             upstream.subscribed.add(uri)
-            self._events.tell(ResourceSubscribed(server, uri))
+            self._events.tell(events.ResourceSubscribed(server, uri))
         elif subscribe and error is not None and is_held:
             self._events.warn(server, f"does not tell of changes of a resource: it {error.what}")
         if is_held != subscribe:
             self._ask(server, [uri])
         return error if subscribe else None  # what a server tells unasked is ignored
 
-    def _on_event(self, event: ServerEvent) -> None:
+    def _on_event(self, event: events.ServerEvent) -> None:
         upstream = self._servers[event.server]
         match event:
-            case ServerRemoved():
+            case events.ServerRemoved():
                 del self._servers[event.server]
-            case ServerReady():
+            case events.ServerReady():
                 self._ask(event.server, upstream.holders)
-            case ServerGone():
+            case events.ServerGone():
                 upstream.subscribed.clear()
                 upstream.asking.clear()
-            case ResourcesUnsubscribed(_, uris):
+            case events.ResourcesUnsubscribed(_, uris):
                 upstream.subscribed -= uris
             case _:
                 pass
