@@ -23,7 +23,7 @@ from smcp_service.lifecycle import Failure, counted
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_standalone import audit_reader
-from smcp_standalone.audit_reader import Duplicates, Line, Wanted
+from smcp_standalone.audit_reader import Line, Repeats, Wanted
 from smcp_standalone.operator_commands import AsJson, ask, check_office, operator_bus
 
 app = typer.Typer(
@@ -233,7 +233,7 @@ class _Shown:
         self.wanted = wanted
         self.count = 0
         self._json, self._csv, self._fields, self._most = as_json, as_csv, fields, most
-        self._attempts, self._duplicates = audit_reader.Attempts(), Duplicates()
+        self._repeats = Repeats()
         if as_csv:
             typer.echo(audit_reader.csv_line(list(audit_reader.COLUMNS)))
 
@@ -244,16 +244,14 @@ class _Shown:
     def expect(self, line: Line) -> None:
         """The record is shown later, if no other says what became of its call."""
         if not isinstance(record := line.read(), str):
-            self._attempts.add(record)
+            self._repeats.expect(record)
 
     def take(self, line: Line) -> None:
         record = line.read()
         if isinstance(record, str):
             typer.echo(f"{line.where}: {record}", err=True)
             return
-        if self._duplicates.seen_before(record) or self._attempts.replaced(record) or not self.wanted.matches(record):
-            return
-        if self.full:
+        if self.full or self._repeats.hide(record) or not self.wanted.matches(record):
             return
         self.count += 1
         text = line.raw.decode()

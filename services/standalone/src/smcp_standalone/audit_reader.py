@@ -102,36 +102,18 @@ def read_file(path: Path) -> Iterator[Line]:
             raise SettingsError(f"{name}: cannot be read: {error.strerror or error}") from None
 
 
-class Duplicates:
-    """Remembers the last records that were read, to drop those that say the same."""
+class Repeats:
+    """Finds the records that say what another one says. A message that was sent again may be in the trail twice; an
+    approval may be recorded by two registries; a call that our SDK repeats, by each gateway that tried it."""
 
     def __init__(self) -> None:
         self._seen: dict[str, str] = {}
-        """When each record was made, by its number and by what it says."""
-
-    def seen_before(self, record: dict[str, Any]) -> bool:
-        """Whether the same was read before: an approval may be recorded by two registries; a call by the gateway that
-        answered our SDK's repeat, and by one that was killed before its answer went out."""
-        same, at = (*FIELDS[1:], "source") if "source" in record else (*_CALL, "outcome"), str(record.get("at"))
-        number, what = _values(record, _NUMBER), _values(record, same)
-        earlier = self._seen.get(what)
-        again = "source" in record or (_is_repeat(record) and _in_one_call(earlier, at))
-        if ("seq" in record and number in self._seen) or (again and earlier is not None):
-            return True
-        self._seen |= {number: at, what: at}
-        while len(self._seen) > 2 * REMEMBERED:
-            del self._seen[next(iter(self._seen))]
-        return False
-
-
-class Attempts:
-    """The last calls that our SDK repeated. All records have to be added before one is looked up."""
-
-    def __init__(self) -> None:
+        """When each of the last records was made, by its number and by what it says."""
         self._best: dict[str, tuple[bool, str, str]] = {}
         """By call, of the repeat that says most: whether it was conclusive, when it ended, the number of its record."""
 
-    def add(self, record: dict[str, Any]) -> None:
+    def expect(self, record: dict[str, Any]) -> None:
+        """The record comes later. Without this, only what came before it hides a record."""
         call, attempt = _values(record, _CALL), _attempt(record)
         best = self._best.get(call)
         if _is_repeat(record) and (best is None or attempt > best or not _in_one_call(best[1], attempt[1])):
@@ -139,12 +121,20 @@ class Attempts:
             if len(self._best) > REMEMBERED:
                 del self._best[next(iter(self._best))]
 
-    def replaced(self, record: dict[str, Any]) -> bool:
-        """Whether a repeat of the call says what became of it, where this record does not, or it was the later one."""
+    def hide(self, record: dict[str, Any]) -> bool:
+        """Whether the same came before, or another attempt says what became of the call, where this one does not."""
         attempt = _attempt(record)
-        if attempt[0] or (best := self._best.get(_values(record, _CALL))) is None:
-            return False
-        return best > attempt and _in_one_call(best[1], attempt[1])
+        _, at, number = attempt
+        what = _values(record, (*FIELDS[1:], "source") if "source" in record else (*_CALL, "outcome"))
+        earlier = self._seen.get(what)
+        again = earlier is not None and ("source" in record or (_is_repeat(record) and _in_one_call(earlier, at)))
+        if again or ("seq" in record and number in self._seen):
+            return True
+        self._seen |= {number: at, what: at}
+        while len(self._seen) > 2 * REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        best = self._best.get(_values(record, _CALL), attempt)
+        return not attempt[0] and best > attempt and _in_one_call(best[1], at)
 
 
 def _is_repeat(record: dict[str, Any]) -> bool:

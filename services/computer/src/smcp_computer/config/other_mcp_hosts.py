@@ -6,7 +6,6 @@ errors name the fields as they are written. A `server.json` describes packages a
 run here is taken, and what its user has to say becomes an input. Pure.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -164,7 +163,6 @@ RUNNERS: Final[Mapping[str, tuple[str, ...]]] = {
     "oci": ("docker", "run", "-i", "--rm"),
 }
 """The command that fetches and runs a package, by the type of its registry."""
-_VARIABLE: Final = re.compile(r"\{([^{}]+)\}")
 
 
 class _Part(BaseModel):
@@ -267,11 +265,10 @@ class _Inputs:
         return f"${{input:{id_}}}"
 
     def filled(self, text: str, variables: Mapping[str, _Value]) -> str:
-        def variable(found: re.Match[str]) -> str:
-            known = variables.get(found[1])
-            return found[0] if known is None else self.text(found[1], known) or ""
-
-        return _VARIABLE.sub(variable, text)
+        for name, known in variables.items():
+            if (placeholder := f"{{{name}}}") in text:
+                text = text.replace(placeholder, self.text(name, known) or "")
+        return text
 
     def named(self, values: Iterable[_Named]) -> dict[str, str]:
         return {each.name: text for each in values if (text := self.text(each.name, each)) is not None}
