@@ -31,9 +31,6 @@ GREETING_S: Final = 2.0
 POLL_S: Final = 0.25
 """How often `logs -f` looks at the file: nobody reads faster."""
 
-COLOURS: Final = {
-    "ready": "green", "starting": "yellow", "degraded": "yellow", "backoff": "yellow", "failed": "red",
-}  # fmt: skip
 MIN_COLUMN: Final = 12
 """Characters for each column of a table at a terminal."""
 
@@ -168,7 +165,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: st
     for number, column in enumerate(columns):
         shown.add_column(column, overflow="fold", no_wrap=not number)
     for row in rows:
-        shown.add_row(*(text.Text(plain(cell), style=COLOURS.get(cell, "")) for cell in row))
+        shown.add_row(*(text.Text(plain(cell)) for cell in row))
     if not sys.stdout.isatty():
         out.width = max(out.width, 200)  # a pipe has no edge
     out.print(shown)

@@ -18,7 +18,7 @@ from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_com
 from smcp_service.lifecycle import run
 from smcp_service.logging import configure_logging
 from smcp_service.telemetry import open_telemetry
-from smcp_standalone import audit_command, keys_command, nats_server, operator_commands
+from smcp_standalone import audit_command, nats_server, operator_commands
 
 if TYPE_CHECKING:
     from smcp_standalone.app import System
@@ -31,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings=SHORT_HELP,
 )
-app.add_typer(keys_command.app)
+app.add_typer(operator_commands.keys)
 app.add_typer(audit_command.app)
 for look in (operator_commands.offices, operator_commands.room, audit_command.watch, operator_commands.log_level):
     app.command()(look)
@@ -67,8 +67,8 @@ def run_up(
         Path | None, typer.Option(help="Who else may connect to the embedded nats-server: a file as for nats-config.")
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Accept clients without a key, also from other machines.")
-    ] = False,
+        bool | None, typer.Option("--insecure", help="Accept clients without a key, also from other machines.")
+    ] = None,
     mcp_port: Annotated[
         int | None,
         typer.Option(
@@ -86,17 +86,7 @@ def run_up(
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
     from smcp_standalone import settings as up  # noqa: PLC0415 -- it takes a second to load, and other commands need none of it
 
-    chosen = up.UpOptions(
-        office=office,
-        name=name,
-        port=port,
-        config=config,
-        data=data,
-        hosts=hosts,
-        insecure=insecure or None,
-        mcp=mcp,
-        mcp_port=mcp_port,
-    )
+    chosen = up.UpOptions(office, name, port, config, data, hosts, insecure, mcp, mcp_port)
     if check_config and data is not None:  # nothing is written there
         sample = data / up.SAMPLE
         chosen = replace(chosen, data=None, config=sample if config is None and sample.exists() else config)
