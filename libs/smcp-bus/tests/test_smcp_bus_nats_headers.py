@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus.headers import BUDGET
-from smcp_bus.nats.wire import decode_head, encode_head, encode_request_head, is_no_responders
+from smcp_bus.nats.wire import decode_head, encode_head, is_no_responders
 
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
 values = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), max_size=30)
@@ -18,7 +18,7 @@ def test_a_written_header_block_is_read_back(headers: dict[str, str]) -> None:
 
 @given(st.dictionaries(names, values, max_size=5), st.integers(0, 10**9))
 def test_a_request_carries_its_budget_beside_its_headers(headers: dict[str, str], budget: int) -> None:
-    assert decode_head(encode_request_head(headers, budget)) == {BUDGET: str(budget), **headers}
+    assert decode_head(encode_head(headers, budget)) == {BUDGET: str(budget), **headers}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_line_break_is_refused(bad: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="line break"):
         encode_head(bad)
     with pytest.raises(ValueError, match="line break"):
-        encode_request_head(bad, 1)
+        encode_head(bad, 1)
 
 
 def test_no_headers_give_an_empty_block() -> None:

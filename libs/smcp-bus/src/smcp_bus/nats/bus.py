@@ -25,7 +25,7 @@ from smcp_bus.nats.config import BusConfig as BusConfig
 from smcp_bus.nats.config import BusStats as BusStats
 from smcp_bus.nats.receiving import ROOT, Awaited, Inbox, Serving
 from smcp_bus.nats.transfers import Outgoing, Transfers, is_chunk
-from smcp_bus.nats.wire import NOTE_HEAD, SIZE, decode_head, encode_head, encode_request_head, is_no_responders
+from smcp_bus.nats.wire import NOTE_HEAD, SIZE, decode_head, encode_head, is_no_responders
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Bus(NatsClient):
             part = outgoing.first
         if self.congested:
             await self.room(deadline)
-        head = encode_request_head(headers, max(0, int(timeout * 1000)))
+        head = encode_head(headers, max(0, int(timeout * 1000)))
         self.check(subject, len(part), len(head))
         pending = PendingReply(subject, outgoing, deadline, progress)
         token, reply_subject = self._inbox.enter(pending)

@@ -255,11 +255,6 @@ class NatsClient:
         return self._socket.server
 
     @property
-    def has_other_nodes(self) -> bool:
-        """Whether NATS' cluster has other nodes than the one that it is, or was, connected to."""
-        return len(self.servers) > 1
-
-    @property
     def servers(self) -> list[ParseResult]:
         """Those that are tried when the connection breaks: the configured ones, and the nodes that are there now."""
         return [uri for uri in self._nats.servers if self._is_there(uri)]

@@ -118,9 +118,8 @@ class Inbox:
 
     def _expire(self) -> None:
         due = asyncio.get_running_loop().time() + _EARLY_S
-        for entry in self.entries.values():
-            if entry.deadline <= due:
-                entry.fail(RequestTimedOut("the answer did not arrive in time"))
+        for entry in [each for each in self.entries.values() if each.deadline <= due]:
+            entry.fail(RequestTimedOut("the answer did not arrive in time"))
         later = (entry.deadline for entry in self.entries.values() if entry.deadline > due)
         self._expire_at(min(later, default=math.inf))
 
@@ -130,7 +129,6 @@ class Inbox:
     def lose_all(self) -> None:
         for entry in list(self.entries.values()):
             entry.lost()
-        self._expire_at(math.inf)
 
     def receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
         if reply and not is_inbox(reply):

@@ -352,7 +352,8 @@ class Transfers:
             full = "too many large answers are on their way; ask again"
             return error_reply(Unavailable(full, details={"may_have_run": True}))
         kept = _Kept(self.inbox, outgoing, self.until(request.deadline), grant)
-        self._client.send(subject, kept.subject, head, outgoing.first)
+        kept.token, address = self.inbox.enter(kept)
+        self._client.send(subject, address, head, outgoing.first)
         return None
 
     def until(self, deadline: float | None) -> float:
@@ -369,31 +370,26 @@ class _Kept(Entry):
     It stays where our connection breaks: the asker may be connected still, and go on when we are back.
     """
 
+    token: bytes
+
     def __init__(self, inbox: Inbox, outgoing: Outgoing, until: float, grant: Grant) -> None:
         self._inbox = inbox
         self._grant = grant
         self._loop = asyncio.get_running_loop()
         self._until = until
-        self._asked = self._loop.time()
-        self.outgoing = outgoing
-        self.token, self.subject = inbox.enter(self)
-        self._timer = self._loop.call_at(min(until, self._asked + IDLE_S), self._expire)
+        self._outgoing = outgoing
+        self.deadline = min(until, self._loop.time() + IDLE_S)
 
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
         if is_chunk(head):
-            self._asked = self._loop.time()
-            self.outgoing.answer(reply, head)
-        if self.outgoing.done or is_no_responders(head, body):  # the first chunk reached nobody: none is asked for
+            self.deadline = min(self._until, self._loop.time() + IDLE_S)
+            self._outgoing.answer(reply, head)
+        if self._outgoing.done or is_no_responders(head, body):  # the first chunk reached nobody: none is asked for
             self._drop()
 
-    def _expire(self) -> None:
-        ends = min(self._until, self._asked + IDLE_S)
-        if ends <= self._loop.time():
-            self._drop()
-        else:
-            self._timer = self._loop.call_at(ends, self._expire)
+    def fail(self, error: BusError) -> None:
+        self._drop()
 
     def _drop(self) -> None:
-        self._timer.cancel()
         self._inbox.leave(self.token)
         self._grant.release()

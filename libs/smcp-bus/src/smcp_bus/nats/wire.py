@@ -94,24 +94,20 @@ NOTE_HEAD: Final = f"{_FIRST_LINE}{PROGRESS}: 1\r\n\r\n".encode()
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 
-def encode_head(headers: Headers, text: str = "") -> bytes:
-    """The block that goes before a body, with the lines in `text` first; empty where there are none.
+def encode_head(headers: Headers, budget_ms: int | None = None) -> bytes:
+    """The block that goes before a body, a request's with its time budget first; empty where there is nothing to say.
 
     Raises ValueError: a header holds a line break. A peer's value must not write a header of its own, or end the block.
     """
-    breaks = len(headers) + bool(text)
-    if not breaks:
+    if not headers and budget_ms is None:
         return b""
+    text = "" if budget_ms is None else f"{BUDGET}: {budget_ms}\r\n"
+    breaks = len(headers) + bool(text)
     for name, value in headers.items():
         text += f"{name}: {value}\r\n"
     if text.count("\n") != breaks or text.count("\r") != breaks:
         raise ValueError("a header holds a line break")
     return f"{_FIRST_LINE}{text}\r\n".encode()
-
-
-def encode_request_head(headers: Headers, budget_ms: int) -> bytes:
-    """The block of a request: its time budget, then `headers`."""
-    return encode_head(headers, f"{BUDGET}: {budget_ms}\r\n")
 
 
 def decode_head(head: bytes) -> Headers:
