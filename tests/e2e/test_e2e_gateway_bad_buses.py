@@ -105,7 +105,7 @@ async def socketio_box(world: World) -> AsyncIterator[tuple[Callable[[], list[st
     async with connected(world.gateways[0].url, auth={"max_message": 16 * MIB}, take=17 * MIB) as box:
         box.sio.on("client:tool_call", tool_call, namespace=NAMESPACE)
         await joined(box, "computer", "box")
-        yield lambda: lines, lambda: sum(gateway.computers.running for gateway in world.gateways)
+        yield lambda: lines, lambda: sum(gateway.computers.owner.running for gateway in world.gateways)
 
 
 async def joined(client: Client, role: str, name: str) -> None:

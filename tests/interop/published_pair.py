@@ -25,7 +25,7 @@ class Couple:
     @property
     def running(self) -> int:
         """Calls that the Computer's gateway waits for."""
-        return sum(gateway.computers.running for gateway in self.world.gateways)
+        return sum(gateway.computers.owner.running for gateway in self.world.gateways)
 
     def journal(self) -> list[str]:
         """What the Computer's tools wrote."""

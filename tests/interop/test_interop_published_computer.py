@@ -80,7 +80,7 @@ async def test_our_agent_lists_calls_times_out_and_cancels_its_tools(nats_url: s
         with pytest.raises(asyncio.CancelledError):
             await call
         await eventually(lambda: ran() == ["slow", "cancelled"] * 2)
-        await eventually(lambda: sum(gateway.computers.running for gateway in world.gateways) == 0)
+        await eventually(lambda: sum(gateway.computers.owner.running for gateway in world.gateways) == 0)
 
 
 async def test_our_agent_gets_its_updates_and_its_death_ends_the_calls(nats_url: str, tmp_path: Path) -> None:

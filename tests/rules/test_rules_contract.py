@@ -229,7 +229,7 @@ def test_every_subject_is_documented_as_built(row: Row, published: dict[str, Any
         "operators": subjects.operators("host 1", row.verb),
     }[prefix_of(row)]
     assert address.format(**{name: encode_name(value) for name, value in values.items()}) == built
-    assert operation.get("bindings", {}).get("nats", {}).get("queue", "") == subjects.queue(built)
+    assert operation.get("bindings", {}).get("nats", {}).get("queue", "") == subjects.destination(built)[1]
 
 
 @pytest.mark.rule("answers.large.small-events")

@@ -185,7 +185,7 @@ def test_a_joins_spans_carry_the_requested_office_on_both_sides() -> None:
     ],
 )
 def test_a_subjects_template_has_no_names_in_it(subject: str, template: str, queue: str) -> None:
-    assert (subjects.template(subject), subjects.queue(subject)) == (template, queue)
+    assert subjects.destination(subject) == (template, queue)
 
 
 def test_no_span_is_opened_without_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:

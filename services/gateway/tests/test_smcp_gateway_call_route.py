@@ -165,7 +165,7 @@ async def test_large_unread_results_wait_within_a_bound(nats_url: str, calls: in
         for number in range(1, calls + 1):
             await anna.send(number, CALL, call(number, timeout=60))
         session = next(session for session in gateway.sessions if session.role == "agent")
-        await eventually(lambda: len(asked) == calls and gateway.computers.running == 0, timeout=30)
+        await eventually(lambda: len(asked) == calls and gateway.computers.owner.running == 0, timeout=30)
         assert session.reply_bytes <= 4 * MIB
         refused = await refusals(anna, calls)
         assert bool(refused) is bound

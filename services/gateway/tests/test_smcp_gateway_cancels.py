@@ -159,7 +159,7 @@ async def test_the_calls_of_an_agent_whose_gateway_died_are_cancelled_when_its_l
         await eventually(lambda: client.told("notify:tool_call_cancel"))
         assert client.told("notify:tool_call_cancel") == [{"agent": "anna", "req_id": "r0"}]
         assert client.told("notify:leave_office") == [{"office_id": OFFICE, "agent": "anna"}]
-        await eventually(lambda: world.gateways[0].computers.running == 0)
+        await eventually(lambda: world.gateways[0].computers.owner.running == 0)
         async with connected(world.url) as again:
             assert await again.join("agent", "anna", OFFICE) == [True, None]
             answer = await again.call("client:tool_call", call(0, timeout=60) | {"a2c_repeat": True})

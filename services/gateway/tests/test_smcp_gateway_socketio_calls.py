@@ -35,7 +35,7 @@ async def test_a_call_goes_to_the_computer_unchanged_and_its_result_comes_back_u
         payload = call(x={"深": [1.5, None, 2**70 + 1]}) | {"unknown": [1]}
         assert await pair.anna.call("client:tool_call", payload) == result
         assert asked == [payload]
-        assert pair.owner.computers.running == 0
+        assert pair.owner.computers.owner.running == 0
 
 
 @pytest.mark.rule("answers.calls.result.meta")

@@ -18,7 +18,7 @@ from smcp_bus.dispatch import Answer, Call, Dispatcher
 from smcp_bus.tracing import bus_spans, client_spans, counted, log_fields, read_span_context
 from smcp_proto.catalog import CATALOG
 from smcp_proto.schemas import ToolCallReq
-from smcp_service.logging import bind_call, configure_logging
+from smcp_service.logging import configure_logging
 from smcp_testing.box_calls import call
 
 TOOL_CALL: Final = CATALOG["client:tool_call"]
@@ -66,7 +66,7 @@ async def test_no_trace_context_replaces_an_answer_or_loses_its_log_line(
     spans: Callable[[], Any],
 ) -> None:
     log.truncate(log.seek(0))
-    dispatcher = Dispatcher({TOOL_CALL.event: run}, tracing=spans(), observe=log_fields(bind_call))
+    dispatcher = Dispatcher({TOOL_CALL.event: run}, tracing=spans(), observe=log_fields)
     headers = {"tracestate": state} | ({} if header is None else {"traceparent": header})
     body = call(7) | {"traceparent": parent}
     answer = await dispatcher.dispatch(TOOL_CALL, ANNA, body, headers=headers, subject=SUBJECT)
@@ -84,7 +84,7 @@ async def test_any_field_and_header_gets_an_answer_of_its_own(
     dispatcher = Dispatcher(
         {TOOL_CALL.event: run},
         tracing=bus_spans(),
-        observe=log_fields(bind_call),
+        observe=log_fields,
         ended=counted(lambda seconds, *values, trace_id: seen.append(values[1])),
     )
     answer = await dispatcher.dispatch(

@@ -293,10 +293,7 @@ class PendingAnswer(BaseModel):
 
 
 SOURCE: Final = "registry_contract"
-
-
-def is_internal(row: Row) -> bool:
-    return row.source == SOURCE
+"""Of the rows that are no events of clients."""
 
 
 CONFIRM: Final = Row("server:confirm", Nothing, Confirmed, source=SOURCE)

@@ -95,33 +95,21 @@ def operators(credential: str, verb: str) -> str:
     return f"{OPERATORS}.{encode_name(credential)}.{verb}"
 
 
-def template(subject: str) -> str:
-    """The subject with placeholders for the names in it: few enough of them to group by, for traces."""
-    parts = subject.split(".")
-    if subject.startswith(f"{ROOT}.") and len(parts) > 4:
-        parts[2] = "{office}"
-        if parts[3] == "client":
-            parts[4] = "{computer}"
-        elif parts[3] == "server" and len(parts) > 5:
-            parts[5] = "{name}"
-    elif subject.startswith(f"{HOSTS}.") and len(parts) > 4:
-        parts[3:5] = ["{credential}", "{process}"]
-    elif subject.startswith(f"{OPERATORS}.") and len(parts) > 4:
-        parts[3] = "{credential}"
-    return ".".join(parts)
-
-
-_ASKED_OF_REGISTRIES: Final = frozenset({"lease", "gateway_lease", "assert"})
-
-
-def queue(subject: str) -> str:
-    """The queue group that serves the subject; empty where there is none."""
-    parts = subject.split(".")
-    if subject.startswith(f"{ROOT}.") and len(parts) > 4:
-        return {"client": OWNER_QUEUE, "server": REGISTRY_QUEUE}.get(parts[3], "")
-    if subject.startswith(f"{OPERATORS}."):
-        return REGISTRY_QUEUE
-    return REGISTRY_QUEUE if subject.startswith(f"{HOSTS}.") and parts[-1] in _ASKED_OF_REGISTRIES else ""
+def destination(subject: str) -> tuple[str, str]:
+    """For traces: the subject with placeholders for the names in it, few enough of them to group by, and the queue
+    group that serves it; empty where there is none."""
+    match subject.split("."):
+        case ["smcp", "v1", _, "client", _, verb]:
+            return f"{ROOT}.{{office}}.client.{{computer}}.{verb}", OWNER_QUEUE
+        case ["smcp", "v1", _, "server", role, _, verb]:
+            return f"{ROOT}.{{office}}.server.{role}.{{name}}.{verb}", REGISTRY_QUEUE
+        case ["smcp", "v1", _, prefix, verb]:
+            return f"{ROOT}.{{office}}.{prefix}.{verb}", ""
+        case ["smcp", "hosts", "v1", _, _, verb]:
+            return f"{HOSTS}.{{credential}}.{{process}}.{verb}", "" if verb == "alive" else REGISTRY_QUEUE
+        case ["smcp", "operators", "v1", _, verb]:
+            return f"{OPERATORS}.{{credential}}.{verb}", REGISTRY_QUEUE
+    return subject, ""
 
 
 def verb_of(subject: str) -> str:

@@ -23,7 +23,7 @@ from opentelemetry.trace import Span, SpanContext, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
+from smcp_bus.dispatch import Answer, Call, Ended, Record, Tracing
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
 from smcp_bus.request_spans import Attributes, Request, RequestSpan, recorder
@@ -31,6 +31,7 @@ from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG, Row, hex_trace_id, trace_id
 from smcp_proto.errors import ErrorCode
 from smcp_proto.schemas.tools import TOOL_PROGRESS
+from smcp_service.logging import bind_call
 from smcp_service.telemetry import RequestTracerProvider
 
 LONGEST: Final = 256
@@ -69,7 +70,7 @@ def bus_spans() -> Tracing | None:
         return None
 
     def open_span(call: Call) -> AbstractContextManager[Record]:
-        if registry_contract.is_internal(call.row) and TRACEPARENT not in call.headers:
+        if call.row.source == registry_contract.SOURCE and TRACEPARENT not in call.headers:
             return _UNTRACED
         name, attributes = _destination("process", call.subject)
         return _open(records, call, name, SpanKind.CONSUMER, attributes)
@@ -88,12 +89,10 @@ def trace_id_of(call: Call) -> int:
     return (hex_trace_id(call.req_id) or _own_trace_id(call)) if parent is None else parent.trace_id
 
 
-def log_fields(bind: Callable[..., AbstractContextManager[object]]) -> Observe:
-    """Makes a dispatcher's `observe`, which binds the fields of a call to all log lines that are written during it.
-    `bind` gets values and not the call: timers that are started during it keep what was bound."""
-    return lambda call: bind(
-        req_id=call.req_id, office=call.caller.office or office_of(call), trace_id=trace_id_of(call)
-    )
+def log_fields(call: Call) -> bind_call:
+    """A dispatcher's `observe`: binds the fields of a call to all log lines that are written during it. Timers that are
+    started during it keep what was bound: values, and not the call."""
+    return bind_call(req_id=call.req_id, office=call.caller.office or office_of(call), trace_id=trace_id_of(call))
 
 
 def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
@@ -221,7 +220,7 @@ def _described(call: Call, more: Attributes) -> Attributes:
 
 @lru_cache(maxsize=4096)
 def _destination(operation: str, subject: str) -> tuple[str, Mapping[str, str]]:
-    template = subjects.template(subject)
+    template, group = subjects.destination(subject)
     attributes = {
         "messaging.system": "nats",
         "messaging.operation.name": operation,
@@ -229,7 +228,7 @@ def _destination(operation: str, subject: str) -> tuple[str, Mapping[str, str]]:
         "messaging.destination.name": subject,
         "messaging.destination.template": template,
     }
-    if operation == "process" and (group := subjects.queue(subject)):
+    if operation == "process" and group:
         attributes["messaging.consumer.group.name"] = group
     return f"{operation} {template}", attributes
 
@@ -281,7 +280,7 @@ def counted(add: Callable[..., None]) -> Ended:
     """For a dispatcher's `ended`: each request goes to `add` as its seconds, its event, its outcome and its trace."""
 
     def ended(row: Row, seconds: float, answer: Answer | None, trace_id: str) -> None:
-        event = row.event if row.event in CATALOG or registry_contract.is_internal(row) else OTHER
+        event = row.event if row.event in CATALOG or row.source == registry_contract.SOURCE else OTHER
         add(seconds, event, outcome_of(answer), trace_id=trace_id)
 
     return ended

@@ -34,7 +34,6 @@ AuditMode = Literal["off", "on", "required"]
 
 _NATS_SCHEMES: Final = ("nats", "tls")
 _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_LONGEST_SHOWN: Final = 80
 
 
 class SettingsError(Failure):
@@ -216,7 +215,7 @@ def _variable(field: str) -> str:
 
 def _problems(settings_class: type[ServiceSettings], error: ValidationError, given: Mapping[str, Any]) -> list[str]:
     problems = []
-    for detail in error.errors(include_url=False, include_context=False):
+    for detail in error.errors(include_url=False, include_context=False, include_input=False):
         field = str(detail["loc"][0]) if detail["loc"] else ""
         name = field if field in settings_class.model_fields else field.lower().removeprefix(PREFIX.lower())
         where = f"--{name.replace('_', '-')}" if name in given else _variable(name) if name else "the settings"
@@ -226,13 +225,5 @@ def _problems(settings_class: type[ServiceSettings], error: ValidationError, giv
             reason = f"is missing: set it, or give --{name.replace('_', '-')}"
         if detail["type"] == "path_not_file":
             reason = "there is no such file"
-        problems.append(f"{where}: {reason}{_what_was_given(settings_class, name, detail.get('input'))}")
+        problems.append(f"{where}: {reason}")
     return problems
-
-
-def _what_was_given(settings_class: type[ServiceSettings], name: str, value: object) -> str:
-    field = settings_class.model_fields.get(name)
-    secret = field is None or "Secret" in str(field.annotation)
-    if secret or not isinstance(value, str | int | float) or len(str(value)) > _LONGEST_SHOWN:
-        return ""
-    return f" (it is {_USER_INFO.sub('<hidden>', str(value))!r})"

@@ -47,7 +47,7 @@ from smcp_proto.schemas.config import (
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Background, counted, set_within, waiting_for_calls
-from smcp_service.logging import bind_call, rewritten_logs
+from smcp_service.logging import rewritten_logs
 from smcp_service.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Computer:
                 **handlers,
             },
             tracing=tracing,
-            observe=log_fields(bind_call),
+            observe=log_fields,
             max_values=settings.max_values,
         )
         self._config = shown(config)

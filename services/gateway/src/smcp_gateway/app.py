@@ -31,7 +31,6 @@ from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.catalog import Row, upstream
 from smcp_service.lifecycle import Background, background
-from smcp_service.logging import bind_call
 
 EVENTS: Final = "smcp_gateway.events"
 """The logger of what is recorded, too (`smcp_bus.audit`)."""
@@ -46,9 +45,7 @@ class Gateway:
         self.process = bus.process
         self._bus = bus
         self._drain_s = settings.drain_s
-        self._registry = registry = RegistryClient(
-            bus, credential=bus.credential, process=self.process, lease_s=settings.lease_s
-        )
+        registry = RegistryClient(bus, credential=bus.credential, process=self.process, lease_s=settings.lease_s)
         self.sessions = sessions = Sessions()
         self._audit = audit = Audit(trail, sessions)
         front.refused = audit.not_connected
@@ -66,20 +63,9 @@ class Gateway:
             registry, self.transport, self.offices, self.computers, self._background, calls, generations, audit
         )
         self.transport.gone = self.memberships.gone
-        self.repair = Repair(
-            registry,
-            sessions,
-            self.transport,
-            self.offices,
-            self.memberships,
-            self.computers,
-            self._background,
-            generations,
-        )
+        self.repair = Repair(sessions, self.memberships)
         self.moves = Moves(sessions, self.transport, self.repair, calls, settings)
-        self.relay = Relay(
-            bus, self.computers, registry, calls, sessions, self._background, max_values=settings.max_values
-        )
+        self.relay = Relay(self.computers, calls, sessions, settings.max_values)
         self.lists = ListResources(self.relay, self.offices, sessions, max_values=settings.max_values)
         self.transport.dispatcher = self._client_dispatcher(settings.max_values)
         self.lease = LeaseKeeper(
@@ -143,9 +129,7 @@ class Gateway:
             await serving.drain()
 
     def _client_dispatcher(self, max_values: int) -> Dispatcher:
-        rooms = Rooms(
-            self.sessions, self.memberships, self.offices, self.quotas, self._registry, self.computers, self.repair
-        )
+        rooms = Rooms(self.sessions, self.memberships, self.quotas, self.repair)
         limited = partial(metered, quotas=self.quotas, sessions=self.sessions)
         relay = self.relay
         listing, metered_relay = limited(self.lists), limited(relay)
@@ -177,7 +161,7 @@ class Gateway:
             },
             otherwise=fallback,
             tracing=client_spans(),
-            observe=log_fields(bind_call),
+            observe=log_fields,
             ended=counted(durations.add),
             conclude=self._audit.concluded,
             max_values=max_values,

@@ -21,7 +21,7 @@ def measure(gateway: "Gateway") -> None:
     gauge("smcp_gateway_calls_in_flight", "Calls of Agents that are relayed and not answered", lambda: len(calls))
     unanswered = "Events of clients that are not answered"
     gauge("smcp_gateway_events_in_flight", unanswered, lambda: sum(session.in_flight for session in sessions))
-    gauge("smcp_gateway_computer_calls", "Calls that run at Computers on Socket.IO", lambda: computers.running)
+    gauge("smcp_gateway_computer_calls", "Calls that run at Computers on Socket.IO", lambda: computers.owner.running)
     gauge("smcp_gateway_draining", "1 while it stops, else 0", lambda: gateway.transport.draining)
     counter(
         "smcp_gateway_moves",

@@ -29,7 +29,6 @@ from smcp_registry.store import LEASES, MEMBERS, START_S, StoreUnusable, ask_jet
 from smcp_registry.sweeper import Sweeper
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
-from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
 
 EVENTS: Final = "smcp_registry.events"
@@ -105,7 +104,7 @@ async def open_registry(
         },
         otherwise=lambda row: notify if row.notifies is not None else None,
         tracing=bus_spans(),
-        observe=log_fields(bind_call),
+        observe=log_fields,
         ended=counted(durations.add),
         conclude=audit.concluded,
     )

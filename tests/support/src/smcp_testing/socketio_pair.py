@@ -68,7 +68,7 @@ class Couple:
     @property
     def running(self) -> int:
         """Calls that run at the Computer."""
-        return sum(gateway.computers.running for gateway in self.world.gateways)
+        return sum(gateway.computers.owner.running for gateway in self.world.gateways)
 
     @property
     def session(self) -> Session:

@@ -60,10 +60,6 @@ class ComputerTable:
         return len(self._owned)
 
     @property
-    def running(self) -> int:
-        return self.owner.running
-
-    @property
     def subscribed(self) -> int:
         return sum(len(owned.subscriptions) for owned in self._owned.values())
 

@@ -29,9 +29,8 @@ from smcp_gateway.sockets.session import Session
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import GONE, NO_ANSWER, SmcpError, TimedOut, TooLarge, Unavailable
 from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
-from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS, ToolCallReq, ToolProgressReq
+from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS, ToolCallReq
 from smcp_proto.tool_results import time_limit
-from smcp_service.logging import bind_call
 
 if TYPE_CHECKING:
     from smcp_gateway.computers.computer_table import ComputerTable
@@ -42,7 +41,6 @@ CANCEL_GRACE_S: Final = 0.9
 PAUSE_S: Final = 0.1
 """After a resource update; those that come meanwhile are sent together (seconds)."""
 
-_OBSERVE: Final = log_fields(bind_call)
 Answered = Callable[[bytes | SmcpError], None]
 
 
@@ -84,7 +82,7 @@ class SocketIoComputer:
             handlers,
             otherwise=lambda row: self._query,
             tracing=bus_spans(),
-            observe=_OBSERVE,
+            observe=log_fields,
             max_values=table.settings.max_values,
         )
         self._dispatch = request_handler(self._dispatcher)
@@ -218,9 +216,6 @@ class SocketIoComputer:
         left, subject = call.deadline - self._loop.time(), call.caller.subject
         body = await self._table.owner.call(self.seat, request, left, start, subject=subject, note=call.note)
         return Answer(body)
-
-    def progressed(self, request: ToolProgressReq) -> None:
-        self._table.owner.progressed(self.seat, request)
 
     def _settle(self, running: RunningCall, outcome: bytes | SmcpError) -> None:
         if isinstance(outcome, bytes) and len(outcome) > exact_json.SMALL_BYTES:

@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -22,13 +22,11 @@ from smcp_bus.bus import BodyTooLarge, BusError, Headers, NoResponder, NotConnec
 from smcp_bus.callers import Rights, to_headers, without_tools
 from smcp_bus.dispatch import Answer, Call
 from smcp_bus.headers import ERROR, NOT_RUN, PROGRESS, REQ_ID
-from smcp_bus.nats.bus import Bus
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.ownership import MOVING
-from smcp_bus.registry_client import RegistryClient, to_error
+from smcp_bus.registry_client import to_error
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_bus.tracing import carried, link, sent
-from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls import CallTable, PendingCall
 from smcp_gateway.computers.answers import error_in, expected_fields
 from smcp_gateway.computers.computer_table import ComputerTable
@@ -67,13 +65,9 @@ TOO_DEEP: Final = f"the Computer's answer is nested more than {DEEPEST} levels d
 
 @dataclass(eq=False, repr=False)
 class Relay:
-    bus: Bus
     computers: ComputerTable
-    registry: RegistryClient
     calls: CallTable
     sessions: Sessions
-    background: BackgroundTasks
-    _: KW_ONLY
     max_values: int
     requests: dict[str, int] = field(default_factory=lambda: {"here": 0, "bus": 0}, init=False)
     """Requests to Computers, by where their owners are."""
@@ -132,7 +126,7 @@ class Relay:
         for each in cancelled:
             link(each.span)
         try:
-            await self.registry.tell(
+            await self.computers.registry.tell(
                 caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id, caller=caller.subject
             )
         except (SmcpError, BusError):
@@ -185,9 +179,11 @@ class Relay:
             except RequestTimedOut:
                 if pending.tracked:
                     body = orjson.dumps({"agent": pending.agent, "req_id": pending.req_id})
-                    tell = partial(self.registry.tell, pending.office, "agent", pending.agent, "tool_call_cancel", body)
+                    tell = partial(
+                        self.computers.registry.tell, pending.office, "agent", pending.agent, "tool_call_cancel", body
+                    )
                     with _below(span):
-                        self.background.once("cancelling a late call", partial(tell, caller=pending.subject))
+                        self.computers.background.once("cancelling a late call", partial(tell, caller=pending.subject))
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
     async def _checked_in_slices(self, session_id: str, body: bytes, expected: Collection[str]) -> Answer:
@@ -238,7 +234,7 @@ class Relay:
             refusal = offline or Unavailable("the Computer is not available now", details={"may_have_run": False})
             now = self._loop.time()
             first = until is None
-            one_node = not self.bus.has_other_nodes
+            one_node = len(self.computers.bus.servers) <= 1
             until = until or now + (RECONNECT_S if offline is not None and one_node else WAIT_S)
             if first or now >= until:
                 if offline is None:
@@ -270,7 +266,7 @@ class Relay:
         self.requests["bus"] += 1
         pending.body = pending.body or exact_json.written(call.payload)  # 8 MiB may take 80 ms
         left = max(call.deadline - self._loop.time(), 0.0)
-        reply = await self.bus.request(subject, pending.body, timeout=left, headers=headers, progress=pending)
+        reply = await self.computers.bus.request(subject, pending.body, timeout=left, headers=headers, progress=pending)
         if len(reply.body) > MAX_CHUNK:
             span.add_event("smcp.answer_in_chunks", {"bytes": len(reply.body)})
         return reply
@@ -278,7 +274,7 @@ class Relay:
     async def _moves(self, pending: PendingCall, timeout: float) -> bool:
         """Whether a Computer that nobody answers for is on its way to another owner; False if no registry says it."""
         try:
-            found = await self.registry.find(
+            found = await self.computers.registry.find(
                 pending.office, "agent", pending.agent, pending.computer, timeout=timeout, req_id=pending.req_id
             )
         except (SmcpError, BusError):

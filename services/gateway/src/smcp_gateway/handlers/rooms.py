@@ -22,7 +22,6 @@ from smcp_bus import exact_json
 from smcp_bus.bus import BodyTooLarge, BusError, TransferFailed
 from smcp_bus.dispatch import Answer, Call, Handler
 from smcp_bus.outbox import UPDATED, Key
-from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, capabilities_text
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
@@ -249,10 +248,7 @@ async def resource_updated(
 class Rooms:
     sessions: Sessions
     memberships: Memberships
-    offices: Offices
     quotas: Quotas
-    registry: RegistryClient
-    computers: ComputerTable
     repair: Repair
 
     async def join_office(self, request: schemas.EnterOfficeReq, call: Call) -> None:
@@ -264,7 +260,7 @@ class Rooms:
                 if refusal is not None:
                     raise refusal
             if session.membership is None or session.membership.office != request.office_id:
-                office = self.offices.get(request.office_id)
+                office = self.memberships.offices.get(request.office_id)
                 self.quotas.join(session, request.office_id, 0 if office is None else office.holders)
             await self.memberships.join(session, request, exact_json.written(call.payload), call.req_id)
 
@@ -282,23 +278,23 @@ class Rooms:
     async def list_room(self, request: schemas.ListRoomReq, call: Call) -> Answer:
         membership = self._membership(call)
         body = request.model_dump_json(exclude_unset=True).encode()
-        office = self.offices.get(membership.office)
+        office = self.memberships.offices.get(membership.office)
         # the answering registry must know at least what the caller has heard
         after = max(membership.revision, 0 if office is None else office.roster.revision)
-        return Answer(await self.registry.list_room(*membership.seat, body, after=after))
+        return Answer(await self.memberships.registry.list_room(*membership.seat, body, after=after))
 
     async def update(self, request: BaseModel, call: Call) -> None:
         """Pass the event on unchanged, after the Computer's waiting resource updates."""
         membership, loop = self._membership(call), asyncio.get_running_loop()
-        ends = loop.time() + self.registry.room_s
-        owned = self.computers.of(call.caller.session, membership.office)
+        ends = loop.time() + self.memberships.registry.room_s
+        owned = self.memberships.computers.of(call.caller.session, membership.office)
         if owned is not None:
             owned.changed()
             with suppress(BusError, SmcpError, TimeoutError):  # they are retried later; this event is not
                 async with asyncio.timeout_at(ends):
                     await owned.updates.flush()
         body, left = exact_json.written(call.payload), ends - loop.time()
-        await self.registry.tell(*membership.seat, call.row.verb, body, timeout=left, req_id=call.req_id)
+        await self.memberships.registry.tell(*membership.seat, call.row.verb, body, timeout=left, req_id=call.req_id)
         if isinstance(
             request, schemas.UpdateCapabilitiesReq
         ):  # if the registry loses the record, the claim restores it
@@ -307,9 +303,9 @@ class Rooms:
 
     async def tool_progress(self, request: schemas.ToolProgressReq, call: Call) -> None:
         """A Computer on Socket.IO says how far a call is: for who waits for it, and not for the office."""
-        owned = self.computers.of(call.caller.session, call.caller.office or "")
+        owned = self.memberships.computers.of(call.caller.session, call.caller.office or "")
         if owned is not None:  # else it has just left
-            owned.progressed(request)
+            self.memberships.computers.owner.progressed(owned.seat, request)
 
     def _membership(self, call: Call) -> Membership:
         session = self.sessions.get(call.caller.session)

@@ -11,7 +11,7 @@ from typing import Final
 
 from smcp_auth.authenticator import LOOK_S, Authenticator
 from smcp_bus.bus import BusError
-from smcp_bus.registry_client import AT_ONCE, RegistryClient
+from smcp_bus.registry_client import AT_ONCE
 from smcp_bus.registry_contract import (
     AssertedMember,
     Assertion,
@@ -21,11 +21,9 @@ from smcp_bus.registry_contract import (
     Member,
     same_tenure,
 )
-from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls import CallTable
-from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
-from smcp_gateway.rooms.offices import Generations, Office, Offices, member_keys
+from smcp_gateway.rooms.offices import Office, member_keys
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import Membership, Session, Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
@@ -65,27 +63,21 @@ class Repair:
     """Asserts members at the registry: before a client is sent away, so that its seat is kept, and after an outage; it
     then disconnects those whose seat was taken, and notifies members of what the lists of their offices tell anew."""
 
-    registry: RegistryClient
     sessions: Sessions
-    transport: SocketIoServer
-    offices: Offices
     memberships: Memberships
-    computers: ComputerTable
-    background: BackgroundTasks
-    generations: Generations
     kept: int = field(default=0, init=False)
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
 
     async def run(self) -> None:
         backoff = Backoff(first_s=0.2, longest_s=2.0)
         while True:
-            generation = await self.generations.wanted()
+            generation = await self.memberships.generations.wanted()
             try:
                 await self._repair(generation)
             except (BusError, SmcpError) as error:
                 _log.warning("the offices are not repaired yet: %s", type(error).__name__)
                 await asyncio.sleep(backoff.next())
-                self.generations.want()
+                self.memberships.generations.want()
             else:
                 backoff.reset()
 
@@ -96,7 +88,7 @@ class Repair:
             if session.membership is not None:
                 await self._assert([(session, session.membership)])
 
-        self.background.until_done("asserting a member", work)
+        self.memberships.background.until_done("asserting a member", work)
 
     async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
         """Have the registry keep a member's seat. False: it failed, and the member leaves when it disconnects."""
@@ -116,7 +108,9 @@ class Repair:
         return True
 
     async def _repair(self, generation: int) -> None:
-        await self.registry.renew_lease(LeaseRenewal(sockets=len(self.sessions), accepting=not self.transport.draining))
+        await self.memberships.registry.renew_lease(
+            LeaseRenewal(sockets=len(self.sessions), accepting=not self.memberships.transport.draining)
+        )
         # After a suspension of this process, read first which clients have disconnected.
         await asyncio.sleep(READ_FIRST_S)
         members = [(session, session.membership) for session in self.sessions.members() if session.membership]
@@ -128,19 +122,21 @@ class Repair:
             async with limit:
                 await self._compare(office, generation)
 
-        outcomes = await asyncio.gather(*(compare(office) for office in self.offices), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(compare(office) for office in self.memberships.offices), return_exceptions=True
+        )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
         _log.info("repaired", extra={"members": len(members), "offices": len(outcomes)})
 
     async def _assert(self, members: list[tuple[Session, Membership]], *, moves: bool = False) -> None:
-        gate = self.computers.ownership.generation
+        gate = self.memberships.computers.ownership.generation
         records = [
             _record(membership, moving=moves or session.leaving or session.moving) for session, membership in members
         ]
         ending = [membership.ending for _, membership in members]
-        result = await self.registry.assert_members(Assertion(members=records))
+        result = await self.memberships.registry.assert_members(Assertion(members=records))
         again = 0
         for (session, membership), record, leaves, answer in zip(members, records, ending, result.members, strict=True):
             if session.membership is not membership:
@@ -151,7 +147,7 @@ class Repair:
                     again += 1
                     continue
                 await self.memberships.lost(session)
-                await self.transport.hang_up(session, answer.why or "another has its seat")
+                await self.memberships.transport.hang_up(session, answer.why or "another has its seat")
             else:
                 again += await self._settle(session, membership, record, answer, gate)
         if again:
@@ -168,11 +164,11 @@ class Repair:
         membership.revision = max(membership.revision, answer.revision)
         # the tenure tells, not the outcome: an earlier copy whose answer was lost may have claimed it
         kept, membership.tenure = same_tenure(membership.tenure, answer.tenure), answer.tenure
-        if not kept and (office := self.offices.get(membership.office)) is not None:
+        if not kept and (office := self.memberships.offices.get(membership.office)) is not None:
             office.missed(session)
         if record.claim != membership.claim:
             return True  # it has a newer claim
-        self.computers.granted(session, membership.office, membership.claim, gate, tenure=answer.tenure)
+        self.memberships.computers.granted(session, membership.office, membership.claim, gate, tenure=answer.tenure)
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:
@@ -183,7 +179,7 @@ class Repair:
         office.roster.ask()
         after = max(membership.revision, office.roster.revision)
         try:
-            room = await self.registry.room(*membership.seat, after=after, req_id=uuid.uuid4().hex)
+            room = await self.memberships.registry.room(*membership.seat, after=after, req_id=uuid.uuid4().hex)
         except NotInOffice:
             if session in office.members:
                 raise Unavailable("the registry's view is behind") from None
