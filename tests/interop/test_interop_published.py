@@ -126,7 +126,7 @@ async def test_a_call_ends_when_its_agent_or_computer_dies(nats_url: str, tmp_pa
 async def test_a_call_is_cancelled_at_once_when_its_agent_disconnects(
     nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
-    monkeypatch.setattr(memberships, "GRACE_S", 600.0)  # it does not wait for it
+    monkeypatch.setattr(memberships, "ABSENT_S", 600.0)  # it does not wait for it
     async with couple(nats_url, tmp_path, kind) as both:
         both.slow_call("g1").cancel()
         await eventually(lambda: both.journal() == ["slow"])

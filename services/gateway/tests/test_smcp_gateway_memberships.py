@@ -105,7 +105,7 @@ async def room(client: Client) -> set[str]:
 async def test_the_calls_of_an_agent_that_disconnects_itself_are_cancelled_at_once(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memberships, "GRACE_S", LONG_S)
+    monkeypatch.setattr(memberships, "ABSENT_S", LONG_S)
     async with office(nats_url) as (world, cancelled):
         async with connected(world.url) as anna:
             await calling(world, anna)
@@ -125,7 +125,7 @@ async def test_the_calls_of_an_agent_that_leaves_are_cancelled_and_answered(nats
 async def test_the_calls_of_an_agent_whose_connection_broke_are_cancelled_if_it_does_not_return(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memberships, "GRACE_S", SHORT_S)
+    monkeypatch.setattr(memberships, "ABSENT_S", SHORT_S)
     loop = asyncio.get_running_loop()
     async with office(nats_url) as (world, cancelled):
         async with connected(world.url) as anna:
@@ -141,7 +141,7 @@ async def test_the_calls_of_an_agent_whose_connection_broke_are_cancelled_if_it_
 async def test_nothing_is_cancelled_when_the_agent_returns_through_any_gateway(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, gateway: int
 ) -> None:
-    monkeypatch.setattr(memberships, "GRACE_S", SHORT_S)
+    monkeypatch.setattr(memberships, "ABSENT_S", SHORT_S)
     confirm, returned = RegistryClient.confirm, asyncio.Event()
 
     async def after_the_return(registry: RegistryClient, office: str, role: Role, name: str, claim: Claim) -> Any:
@@ -169,7 +169,7 @@ async def test_nothing_is_cancelled_when_the_agent_returns_through_any_gateway(
 async def test_an_agent_without_calls_leaves_at_once_when_its_connection_breaks(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memberships, "GRACE_S", LONG_S)
+    monkeypatch.setattr(memberships, "ABSENT_S", LONG_S)
     async with office(nats_url) as (world, _), connected(world.url) as car:
         await car.join("computer", "car", OFFICE)
         async with connected(world.url) as anna:

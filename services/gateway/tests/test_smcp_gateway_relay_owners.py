@@ -8,6 +8,7 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
+from smcp_bus.callers import SeatKey
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import Bus
 from smcp_bus.nats.transfers import Send
@@ -16,7 +17,6 @@ from smcp_bus.registry_contract import Joined
 from smcp_gateway.handlers import relay
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Office
-from smcp_gateway.sockets.session import SeatKey
 from smcp_testing.bad_bus import interpose
 from smcp_testing.box_calls import Hanging, ask, call, echo, late, repeated
 from smcp_testing.gateway_world import MIB, SHORT_LEASE_S, connected, gateway_world, reply

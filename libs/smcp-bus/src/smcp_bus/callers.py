@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from smcp_bus import exact_json
 from smcp_bus.bus import NO_HEADERS, Headers
 from smcp_bus.headers import RIGHTS, SUBJECT, TRACEPARENT, TRACESTATE
-from smcp_proto.errors import NotAllowed
+from smcp_proto.errors import NOT_A_MEMBER, NotAllowed, NotInOffice
 from smcp_proto.member_names import Role, matches
 from smcp_proto.schemas.tools import OnBehalf
 
@@ -95,6 +95,9 @@ class Rights(BaseModel):
         )
 
 
+SeatKey = tuple[str, Role, str]
+"""(office, role, name)"""
+
 NOTHING: Final = Rights(holder="", computers=(), tools=())
 
 
@@ -116,6 +119,13 @@ class Caller:
     """The user of a Computer's own host."""
     address: str = ""
     """Of a gateway's client; for the audit trail."""
+
+    @property
+    def seat(self) -> SeatKey:
+        """Raises NotInOffice: it is no member."""
+        if self.office is None or self.role is None or self.name is None:
+            raise NotInOffice(NOT_A_MEMBER)
+        return self.office, self.role, self.name
 
 
 def to_headers(caller: Caller) -> Headers:

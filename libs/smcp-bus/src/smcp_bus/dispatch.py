@@ -20,21 +20,9 @@ from smcp_bus import bus, exact_json
 from smcp_bus.bus import NO_HEADERS, Headers, Note
 from smcp_bus.callers import Caller
 from smcp_bus.headers import REQ_ID
+from smcp_proto import errors
 from smcp_proto.catalog import QUERY_S, Row
-from smcp_proto.errors import (
-    CUT_OFF,
-    NO_ANSWER,
-    NOT_A_MEMBER,
-    REQUEST_TOO_LARGE,
-    ErrorBody,
-    Internal,
-    NotAllowed,
-    NotInOffice,
-    SmcpError,
-    TimedOut,
-    TooLarge,
-    Unavailable,
-)
+from smcp_proto.errors import NotAllowed, SmcpError, TooLarge, Unavailable
 from smcp_proto.schemas.base import MAX_REQ_ID_LENGTH, NO_CONTROL_CHARACTERS
 from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_proto.validation import malformed
@@ -122,7 +110,7 @@ def authorize_sender(row: Row, caller: Caller) -> None:
     if caller.role is not None and caller.role not in row.senders:
         raise NotAllowed(f"{row.event} is not for a member of role {caller.role}")
     if caller.office is None:
-        raise NotInOffice(NOT_A_MEMBER)
+        raise errors.NotInOffice(errors.NOT_A_MEMBER)
 
 
 _ADDRESSED: Final = frozenset({"server:resources/updated", "notify:resources/updated", TOOL_PROGRESS})
@@ -147,18 +135,18 @@ def to_smcp_error(error: Exception) -> SmcpError:
         case SmcpError():
             return error
         case bus.BodyTooLarge(size=size, limit=limit):
-            return TooLarge(REQUEST_TOO_LARGE, details={"size": size, "limit": limit})
+            return TooLarge(errors.REQUEST_TOO_LARGE, details={"size": size, "limit": limit})
         case bus.NoResponder():
             return Unavailable("not available now", details={"may_have_run": False})
         case bus.NotConnected():
-            return Unavailable("not available now", details={"may_have_run": False, CUT_OFF: True})
+            return Unavailable("not available now", details={"may_have_run": False, errors.CUT_OFF: True})
         case bus.ConnectionLost() | bus.TransferFailed():
             return Unavailable("the connection broke before the answer came", details={"may_have_run": True})
         case bus.RequestTimedOut():
-            return TimedOut(NO_ANSWER)
+            return errors.TimedOut(errors.NO_ANSWER)
         case _:
             _log.error("a handler failed", exc_info=error)
-            return Internal("internal error")
+            return errors.Internal("internal error")
 
 
 SIGNED: Final = frozenset({"server:list_room", "server:tool_call_cancel"})
@@ -261,7 +249,7 @@ class Dispatcher:
     async def _read_large(self, row: Row, caller: Caller, body: bytes) -> dict[str, Any]:
         """Parse a request, unless it is too large or not for its sender."""
         if not row.is_large:
-            raise TooLarge(REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
+            raise TooLarge(errors.REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
         authorize_sender(row, caller)
         await exact_json.check_cost(body, self.max_values, "the request")
         payload = exact_json.read_object(body)
@@ -302,7 +290,7 @@ async def _not_available(request: Any, call: Call) -> None:
     raise Unavailable(f"{call.row.event} is not available here")
 
 
-def failed(body: ErrorBody) -> Answer:
+def failed(body: errors.ErrorBody) -> Answer:
     return Answer(exact_json.written(body.model_dump()), error=body.code)
 
 

@@ -13,11 +13,11 @@ import orjson
 
 from smcp_bus import exact_json
 from smcp_bus.audit import REPEATED, Event, Trail, when_written
-from smcp_bus.callers import Caller
+from smcp_bus.callers import Caller, SeatKey
 from smcp_bus.dispatch import JOIN, Answer, Call, Handler
 from smcp_bus.tracing import office_of, tool_failure, trace_id_of
 from smcp_gateway.sockets.packet import ClientEvent
-from smcp_gateway.sockets.session import SeatKey, Session, Sessions
+from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.errors import NotInOffice, SmcpError
 from smcp_proto.schemas.tools import REPEAT
 

@@ -21,10 +21,11 @@ a member whose enter was never announced. The second claim of such a session is 
 from dataclasses import dataclass
 from enum import Enum
 
+from smcp_bus.callers import SeatKey
 from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
 from smcp_proto.printable import printable
-from smcp_registry.member_records import Announce, MemberRecord, Seat, owned_by, time_of
+from smcp_registry.member_records import Announce, MemberRecord, owned_by, time_of
 
 
 class Owner(Enum):
@@ -98,7 +99,7 @@ def claimed(
     record: MemberRecord | None,
     claim: Claim,
     announce: Announce,
-    seat: Seat,
+    seat: SeatKey,
     *,
     revision: int = 0,
     now: float | None = None,

@@ -19,8 +19,7 @@ from smcp_bus.tracing import bus_spans, counted, log_fields
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit, audit_plan, read_records
 from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
-from smcp_registry.handlers.caller import Callers
-from smcp_registry.handlers.rooms import Handlers, RoomRate
+from smcp_registry.handlers.rooms import Callers, Handlers, RoomRate
 from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
 from smcp_registry.members_view import MembersView
 from smcp_registry.seats import Seats

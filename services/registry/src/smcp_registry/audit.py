@@ -28,7 +28,6 @@ from smcp_bus.tracing import trace_id_of
 from smcp_proto.catalog import trace_id
 from smcp_proto.errors import NotFound, Unavailable
 from smcp_proto.schemas.rooms import RESTARTS
-from smcp_registry.handlers.caller import named
 from smcp_registry.leases import Leases
 from smcp_registry.member_records import MemberRecord
 from smcp_registry.members_view import MembersView
@@ -83,7 +82,7 @@ class Audit:
 
     async def approval(self, request: Approval, call: Call) -> Nothing:
         """A Computer tells what was answered when it asked whether a tool may run; where, its subject says."""
-        office, _, computer = named(call)
+        office, _, computer = call.caller.seat
         if self.trail.sink is None:
             raise Unavailable("the registries record nothing (SMCP_AUDIT)")
         self.trail.check()
@@ -101,7 +100,7 @@ class Audit:
             claim = Claim.model_validate_json(call.headers[CLAIM])
             owner = claim.credential, claim.process
         except KeyError:
-            if (member := self.view.member(*named(call))) is None:
+            if (member := self.view.member(*call.caller.seat)) is None:
                 return None
             owner = member.record.credential, member.record.process
         except ValidationError:

@@ -11,9 +11,6 @@ from pydantic import BaseModel, ConfigDict
 from smcp_bus.registry_contract import Claim, JsonText
 from smcp_proto.member_names import Role, encode_name
 
-Seat = tuple[str, Role, str]
-"""Office, role and name."""
-
 
 class State(StrEnum):
     MEMBER = "member"

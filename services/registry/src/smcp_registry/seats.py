@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
+from smcp_bus.callers import SeatKey
 from smcp_bus.registry_contract import Claim
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, Unavailable
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.audit import Audit
 from smcp_registry.leases import Owners
-from smcp_registry.member_records import Announce, MemberRecord, Seat, held_by, moving, owned_by, record_key, tombstone
+from smcp_registry.member_records import Announce, MemberRecord, held_by, moving, owned_by, record_key, tombstone
 from smcp_registry.store import ATTEMPTS, Conflict, Store, StoredMember, read_member, write_member
 
 GIVEN_UP: Final = "the claim was given up meanwhile"
@@ -35,7 +36,7 @@ class Seats:
     """Claims, by why they were refused."""
 
     async def claim(
-        self, seat: Seat, claim: Claim, *, until: float, from_silent: bool = False
+        self, seat: SeatKey, claim: Claim, *, until: float, from_silent: bool = False
     ) -> tuple[Decision, StoredMember]:
         """Give the seat to the claimant, or say why not; returns the record that stands then. Idempotent by the claim.
 
@@ -68,7 +69,7 @@ class Seats:
             self.refused[decision.reason] += 1
         return decision, stored
 
-    async def release(self, seat: Seat, claim: Claim) -> int:
+    async def release(self, seat: SeatKey, claim: Claim) -> int:
         """Give the seat up; returns the tombstone's revision. Idempotent by the claim; raises NotInOffice. Where
         nothing stands there is a tombstone afterwards, too: a join of that claim may still be on its way (ADR 0012)."""
         was_there = False
@@ -88,7 +89,7 @@ class Seats:
             raise NotInOffice(NOT_A_MEMBER)
         return stored.revision
 
-    async def move(self, seat: Seat, claim: Claim) -> StoredMember:
+    async def move(self, seat: SeatKey, claim: Claim) -> StoredMember:
         """Keep the seat for its identity, for `move_s` from now on. Returns its record; raises NotInOffice."""
 
         async def change(stored: StoredMember) -> MemberRecord | None:
@@ -101,7 +102,7 @@ class Seats:
 
         return await self._write(seat, change)
 
-    async def amend(self, seat: Seat, member: MemberRecord, *, capabilities: bytes) -> None:
+    async def amend(self, seat: SeatKey, member: MemberRecord, *, capabilities: bytes) -> None:
         """Change what a member said of itself; nothing is announced. One that is no longer `member` is left alone."""
 
         async def change(stored: StoredMember) -> MemberRecord | None:
@@ -113,7 +114,7 @@ class Seats:
 
         await self._write(seat, change)
 
-    async def _write(self, seat: Seat, change: Change) -> StoredMember:
+    async def _write(self, seat: SeatKey, change: Change) -> StoredMember:
         key = record_key(*seat)
         backoff = Backoff(first_s=0.02, longest_s=0.2)
         for _ in range(ATTEMPTS):
@@ -135,7 +136,7 @@ class Seats:
         return owner is Owner.ALIVE
 
     async def _decide(
-        self, seat: Seat, stored: StoredMember, claim: Claim, *, from_silent: bool
+        self, seat: SeatKey, stored: StoredMember, claim: Claim, *, from_silent: bool
     ) -> tuple[Decision, Owner]:
         record, key, (_, role, name) = stored.record, record_key(*seat), seat
         kept = record is not None and not owned_by(record, claim) and await self.store.is_kept(key, record)

@@ -21,18 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from smcp_bus.bus import (
-    BodyTooLarge,
-    BusError,
-    ConnectionLost,
-    Headers,
-    Incoming,
-    Progress,
-    Reply,
-    RequestTimedOut,
-    TransferFailed,
-    error_reply,
-)
+from smcp_bus import bus
+from smcp_bus.bus import BodyTooLarge, BusError, Headers, Incoming, Reply, TransferFailed, error_reply
 from smcp_bus.headers import NOT_RUN
 from smcp_bus.limits import SLOWEST, ByteBudget, Grant
 from smcp_bus.nats.client import MAX_CHUNK, NatsClient
@@ -115,7 +105,7 @@ class Outgoing:
         self.first = self._body[:chunk]
         self.headers = {SIZE: str(self.plan.total), CHUNKS: str(self.plan.count)}
         self.done = False
-        self.progress: Progress | None = None
+        self.progress: bus.Progress | None = None
 
     def answer(self, reply: str, head: bytes) -> None:
         request = chunk_index(head)
@@ -334,7 +324,7 @@ class Transfers:
             return await self.pull(office, address, request.headers, request.body, until)
         except BodyTooLarge as error:
             return _too_large(REQUEST_TOO_LARGE, error)
-        except (RequestTimedOut, ConnectionLost):
+        except (bus.RequestTimedOut, bus.ConnectionLost):
             return None
         except TransferFailed as error:
             _log.debug("a request was dropped: %s", error)

@@ -6,18 +6,9 @@ from typing import Any, Final
 
 from smcp_bus import exact_json
 from smcp_gateway.sockets.packet import READ_BY_PUBLISHED, TOOL_CALL
+from smcp_proto import errors
 from smcp_proto.catalog import Row
-from smcp_proto.errors import (
-    ANSWER_TOO_LARGE,
-    LONGEST_ERROR,
-    ErrorBody,
-    Internal,
-    Malformed,
-    SmcpError,
-    TooLarge,
-    error_of_computer,
-    flat_error,
-)
+from smcp_proto.errors import SmcpError
 from smcp_proto.tool_results import with_meta
 
 RESULT_FIELDS: Final = frozenset({"content", "isError"})
@@ -27,12 +18,12 @@ RESULT_FIELDS: Final = frozenset({"content", "isError"})
 def of_acknowledgement(argument: bytes | None, limit: int) -> bytes | SmcpError:
     """A JSON object, possibly a flat error, as it came."""
     if argument == b"":
-        return Internal("the Computer answered nothing, no JSON object: it may not know this request")
+        return errors.Internal("the Computer answered nothing, no JSON object: it may not know this request")
     text = (argument or b"").strip()
     if argument is None or text[:1] != b"{" or text[-1:] != b"}":
-        return Internal("the Computer's answer is not a JSON object")
+        return errors.Internal("the Computer's answer is not a JSON object")
     if len(argument) > limit:
-        return TooLarge(ANSWER_TOO_LARGE, details={"size": len(argument), "limit": limit})
+        return errors.TooLarge(errors.ANSWER_TOO_LARGE, details={"size": len(argument), "limit": limit})
     return argument
 
 
@@ -69,18 +60,18 @@ def read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
 def error_in(result: Any, expected: Collection[str], size: int) -> SmcpError | None:
     """The error that a parsed answer of `size` bytes is, without details that are nested too deep; None: it is a reply.
     An error that published Agents read passes as it is where it has fields of its own (`mcp_server` beside 4014)."""
-    error = flat_error(result, expected) if expected else None
+    error = errors.flat_error(result, expected) if expected else None
     if error is None:
         return None
-    has_more = not result.keys() <= ErrorBody.model_fields.keys()
-    if size <= LONGEST_ERROR and error.code in READ_BY_PUBLISHED and has_more:
+    has_more = not result.keys() <= errors.ErrorBody.model_fields.keys()
+    if size <= errors.LONGEST_ERROR and error.code in READ_BY_PUBLISHED and has_more:
         return None
     details = error.details
     try:
         exact_json.check_depth(details)
-    except Malformed:
+    except errors.Malformed:
         details = {}
-    return error_of_computer(error.code, error.message, details, size)
+    return errors.error_of_computer(error.code, error.message, details, size)
 
 
 def _rename_meta(answer: bytes) -> bytes:

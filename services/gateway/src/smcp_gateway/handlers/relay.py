@@ -32,18 +32,9 @@ from smcp_gateway.computers.answers import error_in, expected_fields
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.sockets.packet import event_frame, largest_reply, too_large
 from smcp_gateway.sockets.session import Sessions
-from smcp_proto import tool_results
+from smcp_proto import errors, tool_results
 from smcp_proto.backoff import Backoff
-from smcp_proto.errors import (
-    LONGEST_ERROR,
-    NO_ANSWER,
-    Internal,
-    SmcpError,
-    TimedOut,
-    Unavailable,
-    error_of_computer,
-    no_such_computer,
-)
+from smcp_proto.errors import Internal, SmcpError, Unavailable
 from smcp_proto.schemas import AgentCallData
 from smcp_proto.schemas.tools import ON_BEHALF, REPEAT, TOLD_OF_PROGRESS, OnBehalf, ToolCallReq
 from smcp_proto.validation import malformed, refused
@@ -78,13 +69,12 @@ class Relay:
         is not in the office), TimedOut, Unavailable (`details.may_have_run`), Internal (see `checked`), TooLarge (see
         `exact_json.check_cost`), BusError, or what the Computer answered."""
         caller = call.caller
-        assert caller.office is not None
-        assert caller.name is not None
+        office, _, agent = caller.seat
         pending = PendingCall(
             session=caller.session,
-            office=caller.office,
+            office=office,
             computer=_target(request)[1],
-            agent=caller.name,
+            agent=agent,
             req_id=call.req_id,
             tracked=call.row.seconds is None,
             span=call.span,
@@ -117,17 +107,14 @@ class Relay:
                 self._delegate(call, OnBehalf.model_validate(user))
             except ValidationError as error:
                 raise refused(ON_BEHALF, malformed(error).message) from None
-        caller = call.caller
-        assert caller.office is not None
-        assert caller.name is not None
-        body = exact_json.written(call.payload)
+        caller, body = call.caller, exact_json.written(call.payload)
         # its time runs from here: a registry that is slow to acknowledge must not make the Agent wait longer
         cancelled = self.calls.cancel(caller.session, request.req_id, now=self._loop.time())
         for each in cancelled:
             link(each.span)
         try:
             await self.computers.registry.tell(
-                caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id, caller=caller.subject
+                *caller.seat, call.row.verb, body, req_id=request.req_id, caller=caller.subject
             )
         except (SmcpError, BusError):
             for each in cancelled:  # but not those that an earlier cancel has sent
@@ -166,8 +153,8 @@ class Relay:
             try:
                 reply = await self._until_run(subject, headers, pending, call, span)
                 if ERROR in reply.headers:
-                    error = to_error(reply) if len(reply.body) <= LONGEST_ERROR else Internal("is not read")
-                    raise error_of_computer(int(error.code), error.message, error.details, len(reply.body))
+                    error = to_error(reply) if len(reply.body) <= errors.LONGEST_ERROR else Internal("is not read")
+                    raise errors.error_of_computer(int(error.code), error.message, error.details, len(reply.body))
                 expected = expected_fields(call.row)
                 if len(reply.body) > exact_json.ONE_STEP:
                     return await self._checked_in_slices(pending.session, reply.body, expected)
@@ -184,7 +171,7 @@ class Relay:
                     )
                     with _below(span):
                         self.computers.background.once("cancelling a late call", partial(tell, caller=pending.subject))
-                raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
+                raise errors.TimedOut(errors.NO_ANSWER, details={"may_have_run": True}) from None
 
     async def _checked_in_slices(self, session_id: str, body: bytes, expected: Collection[str]) -> Answer:
         session = self.sessions.get(session_id)
@@ -280,7 +267,7 @@ class Relay:
         except (SmcpError, BusError):
             return False
         if not found.member:
-            raise no_such_computer(pending.computer)
+            raise errors.no_such_computer(pending.computer)
         return found.moving
 
 

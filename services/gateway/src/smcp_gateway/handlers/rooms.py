@@ -234,8 +234,7 @@ async def resource_updated(
     """Pass `notify:resources/updated` of a Computer on, once for each subscribed Agent, with that Agent's name."""
     if request.computerId is None:
         raise refused("computerId", "is missing")
-    assert call.caller.office is not None
-    owned = computers.of(call.caller.session, call.caller.office)
+    owned = computers.of(call.caller.session, call.caller.seat[0])
     if owned is None:
         return  # it has just left
     server, uri = request.serverId, request.payload.params.uri

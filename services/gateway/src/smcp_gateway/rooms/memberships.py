@@ -10,6 +10,7 @@ from typing import Final
 import orjson
 
 from smcp_bus.bus import BusError, ConnectionLost, TransferFailed
+from smcp_bus.callers import SeatKey
 from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined, capabilities_text
@@ -18,15 +19,12 @@ from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls import CallTable, PendingCall
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Generations, Office, Offices, member_keys
-from smcp_gateway.sockets.session import Membership, SeatKey, Session
+from smcp_gateway.sockets.session import Membership, Session
 from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.errors import NOT_A_MEMBER, NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
-
-GRACE_S: Final = ABSENT_S
-"""How long an Agent whose connection broke has to come back before its calls are cancelled (seconds)."""
 
 
 @dataclass(eq=False, repr=False)
@@ -117,7 +115,7 @@ class Memberships:
 
     def gone(self, session: Session, *, goodbye: bool) -> None:
         """The client has disconnected: cancel its calls, then end its membership. An Agent whose connection broke (no
-        `goodbye`) has `GRACE_S` to come back and repeat its calls; until then its seat is free for another."""
+        `goodbye`) has `ABSENT_S` to come back and repeat its calls; until then its seat is free for another."""
         calls = self.calls.abandon(session.id)
         lost_at = None if goodbye else asyncio.get_running_loop().time()
         membership = session.membership
@@ -197,7 +195,7 @@ class Memberships:
             return
         if lost_at is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(lost_at + GRACE_S):
+                async with asyncio.timeout_at(lost_at + ABSENT_S):
                     await self._stopping.wait()
                     return
         if await self._is_free(membership):

@@ -10,17 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from smcp_auth.authenticator import LOOK_S, Authenticator
+from smcp_bus import registry_contract as contract
 from smcp_bus.bus import BusError
 from smcp_bus.registry_client import AT_ONCE
-from smcp_bus.registry_contract import (
-    AssertedMember,
-    Assertion,
-    AssertOutcome,
-    LeaseRenewal,
-    LeaseState,
-    Member,
-    same_tenure,
-)
 from smcp_gateway.calls import CallTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Office, member_keys
@@ -109,7 +101,7 @@ class Repair:
 
     async def _repair(self, generation: int) -> None:
         await self.memberships.registry.renew_lease(
-            LeaseRenewal(sockets=len(self.sessions), accepting=not self.memberships.transport.draining)
+            contract.LeaseRenewal(sockets=len(self.sessions), accepting=not self.memberships.transport.draining)
         )
         # After a suspension of this process, read first which clients have disconnected.
         await asyncio.sleep(READ_FIRST_S)
@@ -136,12 +128,12 @@ class Repair:
             _record(membership, moving=moves or session.leaving or session.moving) for session, membership in members
         ]
         ending = [membership.ending for _, membership in members]
-        result = await self.memberships.registry.assert_members(Assertion(members=records))
+        result = await self.memberships.registry.assert_members(contract.Assertion(members=records))
         again = 0
         for (session, membership), record, leaves, answer in zip(members, records, ending, result.members, strict=True):
             if session.membership is not membership:
                 continue
-            if answer.outcome is AssertOutcome.REFUSED:
+            if answer.outcome is contract.AssertOutcome.REFUSED:
                 # a refusal counts only for a member that is not leaving and has the same claim
                 if leaves or membership.ending or record.claim != membership.claim:
                     again += 1
@@ -154,16 +146,21 @@ class Repair:
             raise Unavailable(f"{again} members could not be asserted yet")
 
     async def _settle(
-        self, session: Session, membership: Membership, record: Member, answer: AssertedMember, gate: int
+        self,
+        session: Session,
+        membership: Membership,
+        record: contract.Member,
+        answer: contract.AssertedMember,
+        gate: int,
     ) -> bool:
         """True: ask again. `gate` is the generation of the Computers' ownership when it was asked."""
-        unchanged = answer.outcome is AssertOutcome.UNCHANGED
+        unchanged = answer.outcome is contract.AssertOutcome.UNCHANGED
         known = max(membership.revision, membership.ended_by // 2)
-        if answer.outcome is AssertOutcome.UNAVAILABLE or (unchanged and answer.revision < known):
+        if answer.outcome is contract.AssertOutcome.UNAVAILABLE or (unchanged and answer.revision < known):
             return True  # undecided, or the registry has not seen its leave or move yet
         membership.revision = max(membership.revision, answer.revision)
         # the tenure tells, not the outcome: an earlier copy whose answer was lost may have claimed it
-        kept, membership.tenure = same_tenure(membership.tenure, answer.tenure), answer.tenure
+        kept, membership.tenure = contract.same_tenure(membership.tenure, answer.tenure), answer.tenure
         if not kept and (office := self.memberships.offices.get(membership.office)) is not None:
             office.missed(session)
         if record.claim != membership.claim:
@@ -188,9 +185,9 @@ class Repair:
         office.compare(member_keys(room.sessions), generation, capabilities)
 
 
-def _record(membership: Membership, *, moving: bool) -> Member:
+def _record(membership: Membership, *, moving: bool) -> contract.Member:
     office, role, name = membership.seat
-    return Member(office=office, role=role, name=name, claim=membership.claim, moving=moving)
+    return contract.Member(office=office, role=role, name=name, claim=membership.claim, moving=moving)
 
 
 def due(sockets: int, share: int | None, spread_s: float) -> int:
@@ -293,12 +290,12 @@ class Moves:
         finally:
             self._ending.discard(session)
 
-    def describe(self) -> LeaseRenewal:
+    def describe(self) -> contract.LeaseRenewal:
         """The content of a lease renewal. The fair share is unknown until the answer comes."""
         self._sockets_at_renewal, self._share = len(self.sessions), None
-        return LeaseRenewal(sockets=self._sockets_at_renewal, accepting=not self.transport.draining)
+        return contract.LeaseRenewal(sockets=self._sockets_at_renewal, accepting=not self.transport.draining)
 
-    def renewed(self, state: LeaseState) -> None:
+    def renewed(self, state: contract.LeaseState) -> None:
         """The lease was renewed: take the fair share that came with it (None: unknown)."""
         self._share = state.fair_share
 

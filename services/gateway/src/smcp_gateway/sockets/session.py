@@ -11,7 +11,7 @@ from aiohttp import web
 
 from smcp_auth.grants import Principal, Quota
 from smcp_auth.quotas import CountedIn
-from smcp_bus.callers import CALLER_KEY, Caller
+from smcp_bus.callers import CALLER_KEY, Caller, SeatKey
 from smcp_bus.limits import Rate
 from smcp_bus.registry_contract import AliveQuestion, Claim
 from smcp_gateway.sockets.engine import Outbox
@@ -32,9 +32,6 @@ MAX_REPLIES: Final = 4
 """Bytes of large replies that wait here for one client, in units of the largest reply; above it 503."""
 PROGRESS_EVENTS: Final = Rate(100, 5.0)
 """Progress events that one Computer may send beside the quotas (100 a second); the others are dropped."""
-
-SeatKey = tuple[str, Role, str]
-"""(office, role, name)"""
 
 MemberKey = tuple[Role, str]
 """(role, name): a member of an office."""

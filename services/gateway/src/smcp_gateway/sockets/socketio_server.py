@@ -37,18 +37,9 @@ from smcp_gateway.sockets.packet import (
     read_packet,
 )
 from smcp_gateway.sockets.session import MAX_REPLIES, Session, Sessions, greeting
-from smcp_proto import catalog
+from smcp_proto import catalog, errors
 from smcp_proto.catalog import Row
-from smcp_proto.errors import (
-    NOTHING_BEGUN,
-    ErrorCode,
-    Internal,
-    Malformed,
-    RateLimited,
-    SmcpError,
-    TooLarge,
-    Unavailable,
-)
+from smcp_proto.errors import SmcpError, Unavailable
 from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_service.http_limits import of_member
 
@@ -139,12 +130,12 @@ class SocketIoServer:
             )
         outbox = self._engine.outbox(sid)
         if outbox is None:
-            return refusal_response(Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
+            return refusal_response(errors.Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
         if outbox.is_let_in:
             of_member(request)
         elif (size := request.content_length or 0) > UNAUTHENTICATED_POST:
             details = {"limit": UNAUTHENTICATED_POST, "size": size}
-            return refusal_response(TooLarge("connect to the namespace first", details=details))
+            return refusal_response(errors.TooLarge("connect to the namespace first", details=details))
         if request.method != "POST":
             return await self._engine.handle_request(request)
         try:
@@ -165,7 +156,7 @@ class SocketIoServer:
         gets `NOTHING_BEGUN`: later packets are not read."""
         _log.info("a client is disconnected: %s", why, extra={"session": session.id})
         settled = session.leaving and session.in_flight == 0
-        await self._engine.hang_up(session.engine_id, NOTHING_BEGUN if settled else WSCloseCode.OK)
+        await self._engine.hang_up(session.engine_id, errors.NOTHING_BEGUN if settled else WSCloseCode.OK)
 
     @property
     def slow(self) -> int:
@@ -304,13 +295,13 @@ class SocketIoServer:
             return  # its client is gone
         except Exception:  # noqa: BLE001 -- the outermost edge: it is logged, and the client gets its answer
             _log.exception("an event could not be answered")
-            argument = _ack(session, row, failed(Internal("internal error").body()))
+            argument = _ack(session, row, failed(errors.Internal("internal error").body()))
         if event.id is not None:
             self.send(session, ack_frame(event.id, argument))
 
     async def _answer(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> Answer:
         if refusal is not None:
-            session.was_refused = isinstance(refusal, RateLimited)
+            session.was_refused = isinstance(refusal, errors.RateLimited)
             return self._refused(session, event, refusal)
         assert row is not None
         assert event.body is not None
@@ -331,9 +322,9 @@ class SocketIoServer:
                     answer = await self.dispatcher.dispatch(row, session.caller(), event.body)
             if is_progress and answer.error is not None:
                 ticket = self._quotas.begin(session, small)
-            if answer.error == ErrorCode.RATE_LIMITED:  # of a registry, or for reads
+            if answer.error == errors.ErrorCode.RATE_LIMITED:  # of a registry, or for reads
                 session.was_refused = True
-        except RateLimited as error:
+        except errors.RateLimited as error:
             session.was_refused = True
             return self._refused(session, event, error)
         else:

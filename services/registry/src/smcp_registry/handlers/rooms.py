@@ -3,19 +3,22 @@ processes say of themselves (`lease`, `assert`); and of what operators ask about
 """
 
 import asyncio
+import contextlib
 import heapq
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from smcp_bus import registry_contract as contract
 from smcp_bus import subjects
 from smcp_bus.dispatch import Answer, Call, Handler
-from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
+from smcp_bus.exact_json import SMALL_BYTES
+from smcp_bus.headers import AFTER, CLAIM, NOTIFICATION_ID, SUBJECT
 from smcp_bus.limits import Buckets, Rate
 from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import AssertedMember, AssertOutcome
@@ -23,16 +26,15 @@ from smcp_bus.tracing import sending
 from smcp_proto import schemas
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, RateLimited, SmcpError, Unavailable
-from smcp_proto.member_names import Role
+from smcp_proto.member_names import Role, check_name
 from smcp_proto.schemas.rooms import RESTARTS
 from smcp_registry.admission import Action
 from smcp_registry.audit import Audit
-from smcp_registry.handlers.caller import Callers, after, check_claim, check_process, claim_of, named
 from smcp_registry.leases import PATIENCE_S, Leases
 from smcp_registry.member_records import Announce, MemberRecord, held_by, record_key, time_of
-from smcp_registry.members_view import Entry
+from smcp_registry.members_view import Entry, MembersView
 from smcp_registry.seats import Seats
-from smcp_registry.store import AT_ONCE, StoredMember
+from smcp_registry.store import ANSWER_S, AT_ONCE, Bucket, StoredMember, read_member
 
 BURST_S: Final = 5.0
 """So many seconds' worth may come at once: an office of thousands comes back together when its gateway dies."""
@@ -42,6 +44,99 @@ LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
 RESERVE_S: Final = 0.2
 """Reserved for an answer itself (seconds)."""
+SYNC_S: Final = 1.0
+"""How long a request waits for a view that was just lost (seconds); then the old one answers, as without quorum."""
+LONGEST: Final = 512
+"""Characters of a session, an incarnation or an identity."""
+_PROCESS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(eq=False, repr=False)
+class Callers:
+    """Reads the view; where the view does not know a member (yet), the store."""
+
+    members: Bucket
+    view: MembersView
+
+    async def settled(self, call: Call) -> None:
+        if self.view.synced.is_set():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(SYNC_S, _left(call) / 2)):
+                await self.view.synced.wait()
+
+    async def caught_up(self, revision: int, call: Call) -> None:
+        """Wait until the view has this revision, and what this registry has confirmed itself. Raises Unavailable."""
+        revision = max(revision, self.members.written)
+        if not await self.view.reached(revision, min(ANSWER_S, _left(call) * 0.9)):
+            raise Unavailable("the registry has not seen yet what you know of the office; ask again")
+
+    async def member(self, call: Call) -> Entry:
+        """The member that the subject names. Raises NotInOffice, Unavailable."""
+        office, role, name = call.caller.seat
+        self.check_not_lost(office, role, name)
+        entry = self.view.member(office, role, name) or await self.stored(office, role, name)
+        if entry is None:
+            raise NotInOffice(NOT_A_MEMBER)
+        return entry
+
+    async def stored(self, office: str, role: Role, name: str) -> Entry | None:
+        stored = await read_member(self.members, record_key(office, role, name))
+        record = stored.record
+        if record is None or not record.is_member or record.name != name:
+            return None
+        return Entry(record, stored.revision)
+
+    def check_not_lost(self, office: str, role: Role | None = None, name: str = "") -> None:
+        """Raises Unavailable: NATS lost its store, and this member (if none is named, any of the office) has not
+        asserted itself again: "not a member" would make it leave. Check this before the store is read."""
+        awaited = self.view.awaited(office)
+        if awaited if role is None else record_key(office, role, name) in awaited:
+            raise Unavailable("the registry is rebuilding the list of members; ask again")
+
+
+def after(call: Call) -> int:
+    value = call.headers.get(AFTER, "0")
+    if not (value.isascii() and value.isdigit() and len(value) < 20):
+        raise Malformed(f"the header {AFTER} is not a revision", details={"field": AFTER})
+    return int(value)
+
+
+def claim_of(call: Call) -> contract.Claim:
+    header = call.headers.get(CLAIM)
+    if header is None or len(header) > SMALL_BYTES:
+        raise Malformed(f"the header {CLAIM} is missing or too long", details={"field": CLAIM})
+    try:
+        claim = contract.Claim.model_validate_json(header)
+    except ValidationError:
+        raise Malformed(f"the header {CLAIM} does not hold a claim", details={"field": CLAIM}) from None
+    check_claim(claim)
+    return claim
+
+
+def check_claim(claim: contract.Claim) -> None:
+    """Raises Malformed where the owner that a claim names cannot be asked, or is too long to be kept."""
+    check_process(claim.credential, claim.process)
+    for field in ("session", "incarnation", "identity"):
+        value: str = getattr(claim, field)
+        if not 1 <= len(value) <= LONGEST:
+            raise Malformed(f"a claim's {field} has 1 to {LONGEST} characters", details={"field": CLAIM})
+    if len(claim.a2c_version or "") > LONGEST or len(claim.capabilities or b"") > contract.LONGEST_CAPABILITIES:
+        raise Malformed("a claim's a2c_version or capabilities are too long", details={"field": CLAIM})
+
+
+def check_process(credential: str, process: str) -> None:
+    """Raises Malformed where these cannot be tokens of a subject: a process is asked by its name."""
+    try:
+        check_name(credential)
+    except ValueError as error:
+        raise Malformed(f"a credential's name: {error}", details={"field": "credential"}) from None
+    if not _PROCESS.fullmatch(process):
+        raise Malformed("a process is named by letters, digits, _ and -", details={"field": "process"})
+
+
+def _left(call: Call) -> float:
+    return max(0.0, call.deadline - asyncio.get_running_loop().time())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +148,7 @@ class Handlers:
     leases: Leases
 
     async def join_office(self, request: schemas.EnterOfficeReq, call: Call) -> contract.Joined:
-        seat = named(call)
+        seat = call.caller.seat
         self.audit.trail.check()
         if request.office_id != seat[0]:
             raise NotAllowed("office_id is not the sender's own", details={"field": "office_id"})
@@ -74,7 +169,7 @@ class Handlers:
         )
 
     async def leave_office(self, request: schemas.LeaveOfficeReq, call: Call) -> contract.Left:
-        seat = named(call)
+        seat = call.caller.seat
         if request.office_id != seat[0]:
             raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
         if seat[1] == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
@@ -82,7 +177,7 @@ class Handlers:
         return contract.Left(revision=await self.seats.release(seat, claim_of(call)))
 
     async def list_room(self, request: schemas.ListRoomReq, call: Call) -> Answer:
-        office, _, _ = named(call)
+        office, _, _ = call.caller.seat
         await self.callers.settled(call)
         await self.callers.caught_up(after(call), call)
         asker = await self.callers.member(call)
@@ -93,7 +188,7 @@ class Handlers:
 
     async def find(self, request: contract.FindComputer, call: Call) -> contract.Found:
         """Asked by a gateway after "no responder"; without quorum it is answered from the view alone."""
-        office, role, name = named(call)
+        office, role, name = call.caller.seat
         self.callers.check_not_lost(office, role, name)
 
         async def look(role: Role, name: str) -> MemberRecord | None:
@@ -116,7 +211,7 @@ class Handlers:
         """Asked by an owner after its connection broke or it was suspended. The view answers, also without quorum."""
         claim = claim_of(call)
         await self.callers.settled(call)
-        entry, upto = self.callers.view.member(*named(call)), self.callers.view.revision
+        entry, upto = self.callers.view.member(*call.caller.seat), self.callers.view.revision
         if entry is None or not held_by(entry.record, claim):
             return contract.Confirmed(mine=False, view=upto)
         return contract.Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=upto)
@@ -154,7 +249,7 @@ class Handlers:
     async def update(self, request: BaseModel, call: Call) -> None:
         """Publish the event's notification with the request's own content, unknown fields included. Where it names no
         Computer (`update_tool_list`, an unknown `update_*`), it is the sender: the dispatcher lets no other through."""
-        _, _, name = named(call)
+        _, _, name = call.caller.seat
         assert call.row.notifies is not None
         field = "computerId" if isinstance(request, schemas.Envelope) else "computer"
         computer = getattr(request, field, None)
@@ -168,7 +263,7 @@ class Handlers:
 
     async def update_capabilities(self, request: schemas.UpdateCapabilitiesReq, call: Call) -> None:
         member, text = await self.callers.member(call), contract.capabilities_text(request.capabilities)
-        await self.seats.amend(named(call), member.record, capabilities=text)
+        await self.seats.amend(call.caller.seat, member.record, capabilities=text)
         await self.update(request, call)
 
     async def tool_call_cancel(self, request: schemas.AgentCallData, call: Call) -> None:
@@ -178,7 +273,7 @@ class Handlers:
         await self._publish(call, "tool_call_cancel", cancel.model_dump_json(exclude_unset=True).encode())
 
     async def _publish(self, call: Call, verb: str, body: bytes) -> None:
-        subject = subjects.notify(named(call)[0], verb)
+        subject = subjects.notify(call.caller.seat[0], verb)
         # 32 hex digits each: gateways keep the last 64 ids of an office, and a Computer may write any
         kept = {name: call.headers.get(name, "")[:64] for name in (NOTIFICATION_ID, SUBJECT) if name in call.headers}
         with sending(subject) as carried:
@@ -254,7 +349,7 @@ class RoomRate:
         """Put the limit before a handler. It raises RateLimited (`details.retry_after_s`)."""
 
         async def limited(request: Any, call: Call) -> Any:
-            office, role, name = named(call)
+            office, role, name = call.caller.seat
             if wait := self._members.take(record_key(office, role, name)) or self._offices.take(office):
                 self.refused += 1
                 wait = math.ceil(wait * 1000) / 1000
