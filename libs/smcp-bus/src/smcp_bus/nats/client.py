@@ -15,16 +15,8 @@ from nats import errors as nats_errors
 from nats.aio.client import Client, Server
 from nats.js import JetStreamContext
 
-from smcp_bus.bus import (
-    BodyTooLarge,
-    BusError,
-    Connection,
-    ConnectionLost,
-    NotConnected,
-    RequestTimedOut,
-    Watcher,
-    raise_if_cancelled,
-)
+from smcp_bus import bus
+from smcp_bus.bus import BusError, Connection, NotConnected
 from smcp_bus.nats.config import BusConfig, renewed
 from smcp_bus.nats.socket import Socket
 from smcp_bus.nats.wire import Receiver
@@ -80,7 +72,7 @@ class NatsClient:
         self._receivers: dict[int, Receiver] = {}
         self._subscribed: dict[int, bytes] = {}
         self._number = _FIRST_NUMBER
-        self._watchers: list[Watcher] = []
+        self._watchers: list[bus.Watcher] = []
         self._slow_timer: asyncio.TimerHandle | None = None
         self._standing = asyncio.Event()
         self._opening: asyncio.Timeout | None = None
@@ -155,7 +147,7 @@ class NatsClient:
             async with asyncio.timeout(config.connect_timeout) as self._opening:
                 await self._nats.connect(**options)
                 await self._standing.wait()
-                raise_if_cancelled()
+                bus.raise_if_cancelled()
                 await self.flush(config.connect_timeout)
         except (TimeoutError, BusError, nats_errors.Error) as error:
             await self._socket.end(self._nats)
@@ -225,7 +217,7 @@ class NatsClient:
         credentials = self.config.credentials
         return f"refuses {credentials}" if credentials else _NO_CREDENTIAL
 
-    def watch(self, watcher: Watcher) -> Callable[[], None]:
+    def watch(self, watcher: bus.Watcher) -> Callable[[], None]:
         self._watchers.append(watcher)
 
         def stop() -> None:
@@ -313,7 +305,7 @@ class NatsClient:
         if subject.split() != [subject] or len(subject) > LONGEST_SUBJECT:
             raise ValueError(f"a subject has 1 to {LONGEST_SUBJECT} characters, and no white space")
         if head + size > self.max_payload:
-            raise BodyTooLarge(size, self.max_payload - head)
+            raise bus.BodyTooLarge(size, self.max_payload - head)
 
     def send(self, subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
         """Write one message that was checked, with this round of the loop. Dropped where there is no connection."""
@@ -349,9 +341,9 @@ class NatsClient:
         try:
             async with asyncio.timeout(timeout):
                 if not await self._socket.ping():
-                    raise ConnectionLost("the connection to nats-server broke")
+                    raise bus.ConnectionLost("the connection to nats-server broke")
         except TimeoutError as error:
-            raise RequestTimedOut("nats-server did not answer in time") from error
+            raise bus.RequestTimedOut("nats-server did not answer in time") from error
 
     def attach(self, subject: str, queue: str, receive: Receiver) -> int:
         """Subscribe; again after every reconnect, until `detach`. Returns the subscription's number."""

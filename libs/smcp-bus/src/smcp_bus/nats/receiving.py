@@ -10,17 +10,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from smcp_bus.bus import (
-    BodyTooLarge,
-    BusError,
-    ConnectionLost,
-    Headers,
-    Incoming,
-    NotConnected,
-    Reply,
-    RequestTimedOut,
-    error_reply,
-)
+from smcp_bus import bus
+from smcp_bus.bus import BusError, Headers, Incoming, NotConnected, Reply, error_reply
 from smcp_bus.headers import BUDGET, PROGRESS
 from smcp_bus.nats.client import LONGEST_SUBJECT
 from smcp_bus.nats.wire import NOTE_HEAD, SIZE, decode_head, encode_head, without_plan
@@ -74,7 +65,7 @@ class Awaited(Entry, Generic[T]):
         self.future: asyncio.Future[T | BusError] = asyncio.get_running_loop().create_future()
 
     def lost(self) -> None:
-        self.fail(ConnectionLost("the connection to nats-server broke"))
+        self.fail(bus.ConnectionLost("the connection to nats-server broke"))
 
     def fail(self, error: BusError) -> None:
         if not self.future.done():
@@ -119,7 +110,7 @@ class Inbox:
     def _expire(self) -> None:
         due = asyncio.get_running_loop().time() + _EARLY_S
         for entry in [each for each in self.entries.values() if each.deadline <= due]:
-            entry.fail(RequestTimedOut("the answer did not arrive in time"))
+            entry.fail(bus.RequestTimedOut("the answer did not arrive in time"))
         later = (entry.deadline for entry in self.entries.values() if entry.deadline > due)
         self._expire_at(min(later, default=math.inf))
 
@@ -280,7 +271,7 @@ class Serving:
             self._send(subject, reply)
         except NotConnected:
             _log.info("an answer was dropped: not connected to nats-server")
-        except (ValueError, BodyTooLarge):
+        except (ValueError, bus.BodyTooLarge):
             _log.exception("an answer could not be sent")
             self._send(subject, error_reply(Internal("internal error")))
 

@@ -22,20 +22,9 @@ from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
 from smcp_gateway.auth import CONNECT_S, UnauthenticatedClients, admit, refusal_response, source_of
 from smcp_gateway.settings import GatewaySettings
+from smcp_gateway.sockets import packet
 from smcp_gateway.sockets.engine import Engine
-from smcp_gateway.sockets.packet import (
-    LARGE,
-    NAMESPACE,
-    NULL,
-    ClientAck,
-    ClientConnect,
-    ClientDisconnect,
-    ClientEvent,
-    Frame,
-    ack_argument,
-    ack_frame,
-    read_packet,
-)
+from smcp_gateway.sockets.packet import LARGE, ClientEvent, Frame, ack_frame
 from smcp_gateway.sockets.session import MAX_REPLIES, Session, Sessions, greeting
 from smcp_proto import catalog, errors
 from smcp_proto.catalog import Row
@@ -103,9 +92,9 @@ class SocketIoServer:
         logger = logging.getLogger("smcp_gateway.socketio")
         logger.setLevel(logging.ERROR)
         untyped: Any = socketio.AsyncServer
-        self._sio = untyped(namespaces=[NAMESPACE], logger=logger, engineio_logger=logger)
-        self._sio.on("connect", self._on_connect, namespace=NAMESPACE)
-        self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
+        self._sio = untyped(namespaces=[packet.NAMESPACE], logger=logger, engineio_logger=logger)
+        self._sio.on("connect", self._on_connect, namespace=packet.NAMESPACE)
+        self._sio.on("disconnect", self._on_disconnect, namespace=packet.NAMESPACE)
         handlers = self._sio.eio.handlers
         self._opened, self._ended, self._sio_packet = (handlers[name] for name in ("connect", "disconnect", "message"))
         self._engine = self._sio.eio = Engine(
@@ -178,7 +167,7 @@ class SocketIoServer:
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
         request: web.Request = environ["aiohttp.request"]
-        engine_id = self._sio.manager.eio_sid_from_sid(sid, NAMESPACE)
+        engine_id = self._sio.manager.eio_sid_from_sid(sid, packet.NAMESPACE)
         try:
             options = greeting(request, auth)
             principal = None if self._authenticator is None else await admit(self._authenticator, request, auth)
@@ -224,7 +213,7 @@ class SocketIoServer:
                 await work
 
     def _read(self, session: Session | None, engine_id: str, text: bytes | bytearray, size: int) -> Work | None:
-        match read_packet(text, 1, size):
+        match packet.read_packet(text, 1, size):
             case ClientEvent() as event:
                 if session is not None and not (_is_progress(session, event) and self._is_surplus(session, event)):
                     office = session.id if session.seat is None else session.seat[0]
@@ -233,20 +222,20 @@ class SocketIoServer:
                     if turn is not None:
                         return self._begin_late(turn, session, event)
                     self._begin(session, event)
-            case ClientAck(number, argument):
+            case packet.ClientAck(number, argument):
                 if session is not None and (acknowledged := session.asks.get(number)) is not None:
                     acknowledged(argument)
-            case ClientConnect(namespace, auth):
-                packet = f"0{namespace},{'' if auth is None else orjson.dumps(auth).decode()}"
-                connecting: Work = self._sio_packet(engine_id, packet)
+            case packet.ClientConnect(namespace, auth):
+                said = f"0{namespace},{'' if auth is None else orjson.dumps(auth).decode()}"
+                connecting: Work = self._sio_packet(engine_id, said)
                 return connecting
-            case ClientDisconnect():
+            case packet.ClientDisconnect():
                 if session is not None:
                     return self._leave_namespace(session)
         return None
 
     async def _leave_namespace(self, session: Session) -> None:
-        await self._sio_packet(session.engine_id, f"1{NAMESPACE},")
+        await self._sio_packet(session.engine_id, f"1{packet.NAMESPACE},")
         if self._engine.outbox(session.engine_id) is not None:
             self._unauthenticated.opened(session.engine_id, session.address)
 
@@ -272,7 +261,7 @@ class SocketIoServer:
         if session.count_progress(self._loop.time()):
             return False
         if event.id is not None:
-            self.send(session, ack_frame(event.id, NULL))
+            self.send(session, ack_frame(event.id, packet.NULL))
         return True
 
     def _event_ended(self, session: Session, event: ClientEvent, task: asyncio.Task[None]) -> None:
@@ -344,4 +333,4 @@ def _is_progress(session: Session, event: ClientEvent) -> bool:
 
 
 def _ack(session: Session, row: Row | None, answer: Answer) -> bytes:
-    return ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
+    return packet.ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
