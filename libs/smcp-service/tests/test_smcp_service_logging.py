@@ -70,13 +70,12 @@ def test_ids_belong_to_their_call_alone_and_to_the_tasks_it_starts() -> None:
     log = logging.getLogger("x")
 
     async def call(req_id: str) -> None:
-        with bind_call(req_id=req_id, office="o"):
+        with bind_call(req_id=req_id, office="o", trace_id=int(req_id)):
             await asyncio.gather(*(asyncio.create_task(inner(req_id)) for _ in range(3)))
         log.info("outside")
 
     async def inner(req_id: str) -> None:
-        with bind_call(trace_id=int(req_id)):
-            log.info("inside", extra={"belongs_to": req_id})
+        log.info("inside", extra={"belongs_to": req_id})
 
     async def main() -> None:
         await asyncio.gather(*(call(str(number)) for number in range(1, 5)))

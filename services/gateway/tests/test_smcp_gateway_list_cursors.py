@@ -53,7 +53,7 @@ async def test_a_cursor_from_the_agent_that_its_computer_refuses_is_400(nats_url
         refused = await ask(anna, cursor=forged)
         assert (refused["code"], refused["details"]["field"]) == (400, "payload.params.cursor")
         found = await pages(anna)
-        assert listed(found) == [("b", ["file:///b/0"])]
+        assert listed(found) == [(None, []), ("b", ["file:///b/0"])]
         assert skipped(found) == ["a"]
 
 

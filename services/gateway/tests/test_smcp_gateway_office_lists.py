@@ -66,6 +66,8 @@ async def test_each_computer_gets_a_request_that_names_it(nats_url: str) -> None
     computers = {"a": Lister("a", 0), "b": Lister("b", 4)}
     async with office(nats_url, computers) as (_, anna):
         answer = await ask(anna, req_id="r1", agent="anna", serverId="files", more=[1])
+        again = answer["payload"]["result"]["nextCursor"]
+        answer = await ask(anna, cursor=again, req_id="r1", agent="anna", serverId="files", more=[1])
         await ask(anna, cursor=answer["payload"]["result"]["nextCursor"])
         payload = {"jsonrpc": "2.0", "id": 7, "method": "resources/list", "params": {}}
         asked = {
@@ -84,13 +86,15 @@ async def test_each_computer_gets_a_request_that_names_it(nats_url: str) -> None
 
 
 @pytest.mark.rule("answers.resources.office.empty")
-async def test_an_office_without_computers_or_with_empty_ones_has_one_empty_page(nats_url: str) -> None:
+async def test_an_office_without_computers_has_one_empty_page_and_an_empty_computer_one_of_its_own(
+    nats_url: str,
+) -> None:
     async with office(nats_url, {}) as (world, anna):
         empty = {"roomId": OFFICE, "payload": {"jsonrpc": "2.0", "id": 7, "result": {"resources": []}}}
         assert await ask(anna) == empty
         async with world.computer(OFFICE, "a", Lister("a", 0)), world.computer(OFFICE, "b", Lister("b", 0)):
             await known(anna, 2)
-            assert await ask(anna) == empty
+            assert listed(await pages(anna)) == [("a", []), ("b", [])]
 
 
 @pytest.mark.rule("answers.resources.office.order")
@@ -140,7 +144,7 @@ async def test_a_computer_that_cannot_be_listed_is_left_out_and_reported(nats_ur
     async with office(nats_url, {"a": Lister("a", 1), "b": current, "c": Lister("c", 1)}) as (_, anna):
         for why, (serve, said) in CANNOT.items():  # noqa: B007 -- `current` calls it
             found = await pages(anna)
-            assert listed(found) == [("a", ["file:///a/0"]), ("c", ["file:///c/0"])], why
+            assert listed(found) == [("a", ["file:///a/0"]), (None, []), ("c", ["file:///c/0"])], why
             assert skipped(found) == (["b"] if said else []), why
 
 
@@ -152,8 +156,9 @@ async def test_a_computer_whose_servers_do_not_answer_gets_a_page_that_reports_t
     lacking = failing({"roomId": OFFICE, "computerId": "b", "payload": payload})
     async with office(nats_url, {"a": flat(500), "b": lacking, "c": Lister("c", 1)}) as (_, anna):
         found = await pages(anna, kind)
-        assert listed(found, kind) == [("b", []), ("c", ["file:///c/0"])]
-        assert found[0]["payload"]["result"]["meta"] == {**meta, "a2c_skipped": ["a"]}
+        assert listed(found, kind) == [(None, []), ("b", []), ("c", ["file:///c/0"])]
+        assert found[0]["payload"]["result"]["meta"] == {"a2c_skipped": ["a"]}
+        assert found[1]["payload"]["result"]["meta"] == meta
 
 
 @pytest.mark.rule("answers.resources.office.skipped")
@@ -167,7 +172,7 @@ async def test_only_computers_that_failed_or_did_not_answer_are_reported_as_skip
     }  # fmt: skip
     async with office(nats_url, computers) as (world, anna):
         found = await pages(anna)
-        assert listed(found) == [("f", ["file:///f/0"])]
+        assert listed(found) == [*[(None, [])] * 5, ("f", ["file:///f/0"])]
         assert skipped(found) == ["c", "d", "e"]
         assert (await scraped(world.health_url))["smcp_gateway_resources_skipped_total", ()] == 3
 
@@ -177,13 +182,11 @@ async def test_a_computer_that_never_answers_uses_only_its_share_of_the_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rooms, "SHARE_S", 1.5)
-    monkeypatch.setattr(rooms, "PAGE_S", 3.6)
     computers: dict[str, Any] = dict.fromkeys(("b", "c", "d"), silent)
     async with office(nats_url, {"a": Lister("a", 1), **computers, "e": Lister("e", 1)}) as (_, anna):
         found = await pages(anna)
-        # a page does not take the time of all of them: it may be empty, and the next one goes on
-        assert [page for page in listed(found) if page[1]] == [("a", ["file:///a/0"]), ("e", ["file:///e/0"])]
-        assert (None, []) in listed(found)
+        # a page does not take the time of all of them: it is empty, and the next one goes on
+        assert listed(found) == [("a", ["file:///a/0"]), *[(None, [])] * 3, ("e", ["file:///e/0"])]
         assert skipped(found) == ["b", "c", "d"]
 
 
@@ -214,7 +217,7 @@ async def test_a_computer_whose_answers_in_parts_lie_is_left_out_and_the_others_
             found = await pages(anna)
         finally:
             await client.close()
-        assert listed(found) == [("a", ["file:///a/0"]), ("c", ["file:///c/0"])]
+        assert listed(found) == [("a", ["file:///a/0"]), (None, []), ("c", ["file:///c/0"])]
         assert skipped(found) == ["b"]
 
 
@@ -228,7 +231,7 @@ async def test_a_page_that_is_larger_than_the_agent_takes_is_left_out_and_the_ot
     computers = {"a": Lister("a", 1), "b": failing(page_of(3_000)), "c": Lister("c", 1)}
     async with office(nats_url, computers, auth={"max_message": MIB}) as (_, anna):
         found = await pages(anna)
-        assert listed(found) == [("a", ["file:///a/0"]), ("c", ["file:///c/0"])]
+        assert listed(found) == [("a", ["file:///a/0"]), (None, []), ("c", ["file:///c/0"])]
         assert skipped(found) == ["b"]
 
 
@@ -237,14 +240,12 @@ async def test_a_page_keeps_its_numbers() -> None:
     assert page["payload"]["result"]["meta"] == {"size": 2**70}
 
 
-async def test_the_number_of_computers_asked_for_one_page_is_bounded(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rooms, "MOST", 2)
+async def test_one_computer_is_asked_for_a_page(nats_url: str) -> None:
     empty = {name: Lister(name, 0) for name in "abcde"}
     async with office(nats_url, {**empty, "f": Lister("f", 1)}) as (_, anna):
-        assert listed(await pages(anna)) == [(None, []), (None, []), ("f", ["file:///f/0"])]
-        assert [len(computer.asked) for computer in empty.values()] == [1] * 5
+        await ask(anna)
+        assert [len(computer.asked) for computer in empty.values()] == [1, 0, 0, 0, 0]
+        assert listed(await pages(anna)) == [*((name, []) for name in empty), ("f", ["file:///f/0"])]
 
 
 @pytest.mark.rule("answers.resources.office.skipped")
@@ -274,7 +275,7 @@ async def test_a_computer_whose_leave_the_gateway_missed_is_skipped(nats_url: st
         assert here is not None
         here.roster.event(("computer", "0"), entered=True, epoch=1)
         found = await pages(anna)
-        assert listed(found) == [("a", ["file:///a/0"])]
+        assert listed(found) == [(None, []), ("a", ["file:///a/0"])]
         assert skipped(found) == []
 
 

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, REQ_ID
-from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
+from smcp_bus.registry_contract import Assertion, AssertOutcome, Member
 from smcp_proto.errors import Malformed, NotInOffice
 from smcp_registry.app import handled_once
 from smcp_testing.member_process import member_process, observe
@@ -55,14 +55,14 @@ async def test_a_join_whose_body_names_another_seat_is_refused_and_names_the_fie
         None,
         "not json",
         "{}",
-        Claim(session="", credential="c", process="p", incarnation="i", identity="i").model_dump_json(),
-        Claim(session="s", credential="c", process="*", incarnation="i", identity="i").model_dump_json(),
-        Claim(session="s", credential="c", process="a.b", incarnation="i", identity="i").model_dump_json(),
-        Claim(session="s", credential="", process="p", incarnation="i", identity="i").model_dump_json(),
-        Claim(session="s" * 513, credential="c", process="p", incarnation="i", identity="i").model_dump_json(),
-        Claim(**OWNER, a2c_version="4" * 513).model_dump_json(),
-        Claim(**OWNER, capabilities={"x": [[]] * 8000}).model_dump_json(),
-        Claim(**OWNER, capabilities={"x": [[]] * 80_000}).model_dump_json(),
+        orjson.dumps(OWNER | {"session": ""}).decode(),
+        orjson.dumps(OWNER | {"process": "*"}).decode(),
+        orjson.dumps(OWNER | {"process": "a.b"}).decode(),
+        orjson.dumps(OWNER | {"credential": ""}).decode(),
+        orjson.dumps(OWNER | {"session": "s" * 513}).decode(),
+        orjson.dumps(OWNER | {"a2c_version": "4" * 513}).decode(),
+        orjson.dumps(OWNER | {"capabilities": {"x": [[]] * 8000}}).decode(),
+        orjson.dumps(OWNER | {"capabilities": {"x": [[]] * 80_000}}).decode(),
     ],
 )
 async def test_a_claim_with_an_unusable_owner_name_is_malformed(nats_url: str, claim: str | None) -> None:

@@ -132,8 +132,6 @@ def measure_bus(metrics: Metrics, bus: Bus) -> None:
     counter("smcp_bus_slow_consumers", "Times that messages were dropped on the way in", lambda: seen[Connection.SLOW])
     counter("smcp_bus_transfers", "Bodies that went in parts, by their way", lambda: transfers.counts, label="way")
     counter("smcp_bus_transferred", "Bytes of these bodies", lambda: transfers.bytes, unit="bytes", label="way")
-    gauge("smcp_bus_pending", "Requests and bodies that are awaited", lambda: stats().pending)
-    gauge("smcp_bus_handlers_running", "Handlers that run", lambda: stats().running)
     gauge("smcp_bus_messages_waiting", "Messages that wait for a handler", lambda: stats().waiting)
     gauge("smcp_bus_outgoing", "Large bodies waiting to be pulled", lambda: stats().outgoing_bytes, unit="bytes")
     gauge("smcp_bus_budget_used", "Memory reserved for incoming bodies", lambda: stats().budget_used, unit="bytes")

@@ -33,6 +33,10 @@ JsonText = Annotated[
 ]
 """Any JSON, in memory as its text: parsed, what a hostile member says may take 20 times as much."""
 
+PROCESS: Final = r"^[A-Za-z0-9_-]{1,64}$"
+"""What a process may be called: it is asked by a subject with its name."""
+_Id = Annotated[str, Field(min_length=1, max_length=512)]
+
 LONGEST_CAPABILITIES: Final = 16 * 1024
 """Bytes: enough for some 200 MCP servers. A join parses them eight times."""
 
@@ -52,20 +56,20 @@ class Claim(_Contract):
     seats on whose subjects it may publish: the named process says that it has no such session.
     """
 
-    session: str
+    session: _Id
     """The connection behind the membership; opaque."""
-    credential: str
-    process: str
+    credential: Name
+    process: str = Field(pattern=PROCESS)
     """The owner process: who answers `alive` for this session, and whose lease carries it."""
-    incarnation: str
+    incarnation: _Id
     """New at each claim that a session makes; `confirm` compares it."""
-    identity: str
+    identity: _Id
     """The token's subject; without authentication office, role and name. Decides who may take up a moving seat."""
-    a2c_version: str | None = None
+    a2c_version: _Id | None = None
     """As the client said it at connect; shown by list_room."""
     announce: bool = True
     """False claims without telling (the first step of an office switch); a second claim with True tells."""
-    capabilities: JsonText | None = None
+    capabilities: Annotated[JsonText, Field(max_length=LONGEST_CAPABILITIES)] | None = None
 
 
 class Joined(_Contract):

@@ -35,30 +35,19 @@ _CALL: Final[ContextVar[_CallFields]] = ContextVar("smcp_service_call", default=
 
 
 class bind_call:  # noqa: N801 - used like a function: `with bind_call(req_id=...)`
-    """While open, log lines of this task and of those it starts carry the call's ids. What is not given keeps the value
-    of an outer `bind_call`. It costs about a microsecond."""
+    """While open, log lines of this task and of those it starts carry these ids. It costs less than a microsecond."""
 
     __slots__ = ("_fields", "_token")
 
     def __init__(self, *, req_id: str | None = None, office: str | None = None, trace_id: int | None = None) -> None:
         self._fields = (req_id, office, trace_id)
-        self._token: Token[_CallFields] | None = None
+        self._token: Token[_CallFields]
 
     def __enter__(self) -> None:
-        req_id, office, trace_id = self._fields
-        if req_id is None or office is None or trace_id is None:
-            outer = _CALL.get()
-            self._fields = (
-                outer[0] if req_id is None else req_id,
-                outer[1] if office is None else office,
-                outer[2] if trace_id is None else trace_id,
-            )
         self._token = _CALL.set(self._fields)
 
     def __exit__(self, *error: object) -> None:
-        if self._token is not None:
-            _CALL.reset(self._token)
-            self._token = None
+        _CALL.reset(self._token)
 
 
 def configure_logging(

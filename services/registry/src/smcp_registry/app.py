@@ -185,7 +185,6 @@ def _measure(
     synced = "1 while both views follow their buckets, else 0"
     gauge("smcp_registry_views_synced", synced, lambda: view.synced.is_set() and leases.synced.is_set())
     gauge("smcp_registry_announcements_behind", "Records that are not announced yet", lambda: announcer.behind)
-    counter("smcp_registry_sweeps", "Sweeps that were finished", lambda: sweeper.sweeps)
     counter("smcp_registry_swept_members", "Members of dead processes that were removed", lambda: sweeper.swept)
     counter("smcp_registry_claims_refused", "Seats that were refused, by why", lambda: seats.refused, label="why")
     counter("smcp_registry_refusals", "Joins, updates and lists above an office's rate", lambda: rate.refused)

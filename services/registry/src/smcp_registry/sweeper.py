@@ -43,7 +43,6 @@ class Sweeper:
     _: KW_ONLY
     lease_s: float
     keep_tombstones_s: float = KEEP_TOMBSTONES_S
-    sweeps: int = field(default=0, init=False)
     swept: int = field(default=0, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _asking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
@@ -61,7 +60,6 @@ class Sweeper:
             try:
                 await self.sweep()
                 await self.purge()
-                self.sweeps += 1
             except (Unavailable, nats.errors.Error, TimeoutError) as error:
                 _log.info("the sweep ends early: %s", describe(error))
 

@@ -38,13 +38,7 @@ from smcp_proto.validation import refused
 
 SHARE_S: Final = 5.0
 """How long one Computer may take (seconds)."""
-PAGE_S: Final = 12.0
-"""How long to look for a Computer with items (seconds); then the page is empty, and the next page goes on."""
-MOST: Final = 32
-"""Computers that are asked for one page; after that the page is empty, too."""
 ITEMS: Final = {"resources_list": "resources", "resources_templates_list": "resourceTemplates"}
-SERVERS_LEFT_OUT: Final = "a2c_skipped_servers"
-"""In `meta` of a Computer's page: the MCP servers whose items are missing."""
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 
@@ -121,35 +115,28 @@ class ListResources:
         return Answer(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
 
     async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:
-        until = min(self._loop.time() + PAGE_S, call.deadline)
+        """The page of the first of these Computers; empty where it gives none, or there are no more."""
+        verb, page, cursor = call.row.verb, None, None
         left_out: list[str] = []
-        verb = call.row.verb
-        empty: dict[str, Any] = {"payload": {"result": {ITEMS[verb]: []}}}
-        for number, (name, inner) in enumerate(rest):
-            share = min(SHARE_S, until - self._loop.time())
-            if number and (share < SHARE_S or number == MOST):
-                return _reply(request, empty, OfficeCursor(verb, rest[number - 1][0], None).write(), left_out)
-            page = await self._ask(request, call, name, inner, share, left_out)
-            if page is None:
-                continue
-            result = page["payload"]["result"]
-            cursor, following = None, result.get("nextCursor") or None
+        if rest:
+            name, inner = rest[0]
+            page = await self._ask(request, call, name, inner, left_out)
+            following = None if page is None else page["payload"]["result"].get("nextCursor") or None
             if following is not None and (
                 following == inner or not (cursor := OfficeCursor(verb, name, following).write())
             ):
                 self._leave_out(name, left_out)  # the same cursor again, or too long a one: for the rest of its list
-            if cursor is None and name != rest[-1][0]:
+            if cursor is None and len(rest) > 1:
                 cursor = OfficeCursor(verb, name, None).write()
-            meta = result.get("meta")
-            if result[ITEMS[verb]] or following is not None or (isinstance(meta, dict) and meta.get(SERVERS_LEFT_OUT)):
-                return _reply(request, {**page, "computerId": name}, cursor, left_out)
-        return _reply(request, empty, None, left_out)
+            page = page and {**page, "computerId": name}
+        return _reply(request, page or {"payload": {"result": {ITEMS[verb]: []}}}, cursor, left_out)
 
     async def _ask(
-        self, request: Request, call: Call, name: str, inner: str | None, share: float, left_out: list[str]
+        self, request: Request, call: Call, name: str, inner: str | None, left_out: list[str]
     ) -> dict[str, Any] | None:
         """A Computer's page; None: it gives none. It is reported, unless it has left or has no resources."""
-        page_call = replace(call, payload=_addressed(call.payload, name, inner), deadline=self._loop.time() + share)
+        deadline = min(self._loop.time() + SHARE_S, call.deadline)
+        page_call = replace(call, payload=_addressed(call.payload, name, inner), deadline=deadline)
         try:
             answer = await self._relay(request.model_copy(update={"computerId": name}), page_call)
             session = self._sessions.get(call.caller.session)

@@ -159,13 +159,6 @@ class Session:
             return Unavailable("this connection is about to be closed; connect again", details=details)
         return None
 
-    def count_progress(self, now: float) -> bool:
-        """Whether one more progress event may come; then it is counted."""
-        if PROGRESS_EVENTS.wait(self.progress_full_at, now) > 0:
-            return False
-        self.progress_full_at = PROGRESS_EVENTS.taken(self.progress_full_at, now)
-        return True
-
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Something of it is read, and waits until it may begin: that counts as unanswered."""

@@ -25,7 +25,7 @@ from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets import packet
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import LARGE, ClientEvent, Frame, ack_frame
-from smcp_gateway.sockets.session import MAX_REPLIES, Session, Sessions, greeting
+from smcp_gateway.sockets.session import MAX_REPLIES, PROGRESS_EVENTS, Session, Sessions, greeting
 from smcp_proto import catalog, errors
 from smcp_proto.catalog import Row
 from smcp_proto.errors import SmcpError, Unavailable
@@ -258,7 +258,9 @@ class SocketIoServer:
 
     def _is_surplus(self, session: Session, event: ClientEvent) -> bool:
         """Whether there are too many progress events: then it is dropped."""
-        if session.count_progress(self._loop.time()):
+        now = self._loop.time()
+        if PROGRESS_EVENTS.wait(session.progress_full_at, now) <= 0:
+            session.progress_full_at = PROGRESS_EVENTS.taken(session.progress_full_at, now)
             return False
         if event.id is not None:
             self.send(session, ack_frame(event.id, packet.NULL))

@@ -26,8 +26,9 @@ from smcp_bus.tracing import sending
 from smcp_proto import schemas
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, RateLimited, SmcpError, Unavailable
-from smcp_proto.member_names import Role, check_name
+from smcp_proto.member_names import Role
 from smcp_proto.schemas.rooms import RESTARTS
+from smcp_proto.validation import malformed
 from smcp_registry.admission import Action
 from smcp_registry.audit import Audit
 from smcp_registry.leases import PATIENCE_S, Leases
@@ -46,9 +47,6 @@ RESERVE_S: Final = 0.2
 """Reserved for an answer itself (seconds)."""
 SYNC_S: Final = 1.0
 """How long a request waits for a view that was just lost (seconds); then the old one answers, as without quorum."""
-LONGEST: Final = 512
-"""Characters of a session, an incarnation or an identity."""
-_PROCESS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(eq=False, repr=False)
@@ -107,32 +105,10 @@ def claim_of(call: Call) -> contract.Claim:
     if header is None or len(header) > SMALL_BYTES:
         raise Malformed(f"the header {CLAIM} is missing or too long", details={"field": CLAIM})
     try:
-        claim = contract.Claim.model_validate_json(header)
-    except ValidationError:
-        raise Malformed(f"the header {CLAIM} does not hold a claim", details={"field": CLAIM}) from None
-    check_claim(claim)
-    return claim
-
-
-def check_claim(claim: contract.Claim) -> None:
-    """Raises Malformed where the owner that a claim names cannot be asked, or is too long to be kept."""
-    check_process(claim.credential, claim.process)
-    for field in ("session", "incarnation", "identity"):
-        value: str = getattr(claim, field)
-        if not 1 <= len(value) <= LONGEST:
-            raise Malformed(f"a claim's {field} has 1 to {LONGEST} characters", details={"field": CLAIM})
-    if len(claim.a2c_version or "") > LONGEST or len(claim.capabilities or b"") > contract.LONGEST_CAPABILITIES:
-        raise Malformed("a claim's a2c_version or capabilities are too long", details={"field": CLAIM})
-
-
-def check_process(credential: str, process: str) -> None:
-    """Raises Malformed where these cannot be tokens of a subject: a process is asked by its name."""
-    try:
-        check_name(credential)
-    except ValueError as error:
-        raise Malformed(f"a credential's name: {error}", details={"field": "credential"}) from None
-    if not _PROCESS.fullmatch(process):
-        raise Malformed("a process is named by letters, digits, _ and -", details={"field": "process"})
+        return contract.Claim.model_validate_json(header)
+    except ValidationError as error:
+        why = malformed(error).message
+        raise Malformed(f"the header {CLAIM} does not hold a claim: {why}", details={"field": CLAIM}) from None
 
 
 def _left(call: Call) -> float:
@@ -304,7 +280,6 @@ class Handlers:
 
     async def _assert(self, member: contract.Member, owner: tuple[str, str], *, until: float) -> AssertedMember:
         seat, claim = (member.office, member.role, member.name), member.claim
-        check_claim(claim)
         if (claim.credential, claim.process) != owner:
             raise NotAllowed("a process asserts its own members only")
         if member.moving:
@@ -331,7 +306,8 @@ def _seat(record: MemberRecord) -> tuple[Role, str]:
 
 def _process(call: Call) -> tuple[str, str]:
     credential, process = call.caller.name or "", call.caller.session
-    check_process(credential, process)
+    if not re.fullmatch(contract.PROCESS, process):
+        raise Malformed("a process is named by letters, digits, _ and -", details={"field": "process"})
     return credential, process
 
 
