@@ -184,11 +184,11 @@ async def test_pictures_and_other_binary_content_are_written_into_a_directory(tm
         gateway.answers["client:tool_call"] = answer
         into = tmp_path / "new" / "here"
         code, out, _ = await run(gateway, "call", "red", "../draw", "--output", str(into))
-        first = [str(into / "_draw-1.png"), str(into / "_draw-1.bin")]
+        first = [str(into / "_draw-1.png"), str(into / "_draw-2.bin")]
         assert (code, out.decode().splitlines()) == (0, ["two", *first])
         assert [Path(each).read_bytes() for each in first] == [PNG, b"\x00"]
         _, out, _ = await run(gateway, "call", "red", "../draw", "--output", str(into), "--json")
-        assert json.loads(out)["files"] == [str(into / "_draw-2.png"), str(into / "_draw-2.bin")], "none is replaced"
+        assert json.loads(out)["files"] == [str(into / "_draw-2.png"), str(into / "_draw-3.bin")], "none is replaced"
         code, _, err = await run(gateway, "call", "red", "../draw", "--output", str(into / "_draw-1.png"))
         assert (code, "--output" in err, "File exists" in err) == (2, True, True)
         _, out, err = await run(gateway, "call", "red", "../draw")

@@ -64,28 +64,6 @@ async def test_a_model_gets_the_tools_of_the_chosen_computers_tags_and_names(fil
             assert [each["name"] for each in await agent.anthropic_tools(**filters)] == names
 
 
-@pytest.mark.parametrize(
-    ("field", "name", "said"),
-    [
-        ("computers", "rde", "computers: there is no 'rde' in the office; did you mean 'red'?"),
-        ("tags", "browsr", "tags: there is no 'browsr' in the office; did you mean 'browser'?"),
-        ("only", "stpo", "only: there is no 'stpo' in the office; did you mean 'stop'?"),
-        ("only", "nothing", "only: there is no 'nothing' in the office"),
-    ],
-)
-async def test_a_misspelt_filter_is_logged(field: str, name: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    right = {"computers": "blue", "tags": "slow", "only": "look"}[field]
-    async with fake_gateway() as gateway:
-        two_computers(gateway)
-        async with agent_at(gateway) as agent:
-            for listing in (agent.openai_tools, agent.anthropic_tools):
-                filters: JsonObject = {field: [name]}
-                assert await listing(**filters) == []
-            filters = {field: [name, right]}
-            assert await agent.openai_tools(**filters)
-            assert caplog.messages == [said] * 3
-
-
 async def test_a_misspelt_filter_is_an_unexpected_keyword_argument() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         for listing in (agent.openai_tools, agent.anthropic_tools):

@@ -7,7 +7,6 @@ qualified, `<computer>__<tool>`; what is still not legal or not unique gets a ha
 
 import asyncio
 import json
-import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping
@@ -36,8 +35,6 @@ _Result = TypeVar("_Result")
 OpenAITool = dict[str, Any]
 AnthropicTool = dict[str, Any]
 OpenAIApi = Literal["chat", "responses"]
-
-logger = logging.getLogger(__name__)
 
 _READER: Final = SMCPTool(
     name=READ_RESULT,
@@ -173,23 +170,16 @@ class ModelMethods(ToolCallMethods):
                 raise refused(field, "a list of names, not text")
         self._max_chars = None if max_chars is None else allowed_chars(max_chars)
         given, chosen = self._given or {}, []
-        found: dict[str, set[str]] = {"computers": set(self._tools.entries), "tags": set(), "only": set()}
         for each in name_tools(await self._tools.all()):
             pair = (each.computer, each.tool.name)
             own = {"computers": {each.computer}, "only": {each.name, each.tool.name}}
             own["tags"] = set() if tags is None else set(tool_meta(each.tool).tags or ())
-            for field, its in own.items():
-                found[field] |= its
             if all(names is None or not own[field].isdisjoint(names) for field, names in wanted.items()):
                 chosen.append(each)
                 given[each.name] = pair
             elif given.get(each.name) != pair:  # the name is another tool's now
                 given.pop(each.name, None)
         self._given = given
-        for field, names in wanted.items():
-            for name in set(names or ()) - found[field]:
-                near = did_you_mean(str(name), found[field])
-                logger.warning("%s: there is no %r in the office%s", field, name, near)
         return chosen if max_chars is None else [*chosen, NamedTool(READ_RESULT, "", _READER)]
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from base64 import b64decode
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -32,8 +31,6 @@ from smcp_agent.rpc import JsonObject
 from smcp_proto.printable import printable, printable_json, stacked_rows
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
-MAX_INDENTED: Final = 32 * 1024
-"""Characters of JSON that is indented: what is nested deeply becomes a thousand times longer by it."""
 MAX_ROWS: Final = 200
 """Rows of a table with a border, which takes rich a few milliseconds for each row; more rows are printed stacked."""
 BORDER: Final = 3
@@ -100,7 +97,7 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
     """Write the binary contents of a result into new files named after the tool; the file of each content, None of a
     text. Raises BadReply: a content is not in base64; OSError."""
     stem = re.sub(r"[^A-Za-z0-9_-]+", "_", tool)[:100]  # file systems take 255 bytes
-    numbers: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
+    numbers = count(1)  # continues after the last number, as a result may have thousands of pictures
     files: list[str | None] = []
     for block in result.content:
         data = _base64_of(block)
@@ -112,7 +109,7 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
         except ValueError:
             raise BadReply("a binary content of the result is not in base64") from None
         suffix = guess_extension(getattr(block, "mime_type", None) or "") or ".bin"
-        for number in numbers[suffix]:  # continues after the last number, as a result may have thousands of pictures
+        for number in numbers:
             path = directory / f"{stem}-{number}{suffix}"
             try:
                 with path.open("xb") as file:
@@ -167,8 +164,8 @@ def print_failure(text: str) -> None:
     Console(stderr=True, soft_wrap=True).print(f"[red]{escape(plain(text))}[/red]", highlight=False)
 
 
-def print_hint(text: str, console: Console | None = None) -> None:
-    (console or Console(stderr=True)).print(escape(plain(text)), highlight=False, soft_wrap=True)
+def print_hint(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(escape(plain(text)), highlight=False)
 
 
 def working(what: str) -> Progress:
@@ -196,7 +193,7 @@ def print_desktop(desktop: JsonObject) -> None:
         if window.age:
             print_hint(f"Read {window.age:.0f} s ago: its MCP server is slow.")
         if window.text:
-            print_readable(window.text)
+            typer.echo(plain(window.text))
     if not shown:
         print_hint("No window to show.")
 
@@ -274,21 +271,13 @@ def print_contents(contents: ResourceContents) -> None:
             raise typer.Exit(1)
         for each in contents.contents:
             if each.text is not None:
-                print_readable(each.text)
+                typer.echo(plain(each.text))
     else:
         sys.stdout.buffer.write(contents.blob() if contents.binary else contents.text.encode(errors="replace"))
         sys.stdout.buffer.flush()
     left_out = 0 if contents.binary else sum(each.blob is not None for each in contents.contents)
     if left_out:
         print_hint(f"{left_out} of its {len(contents.contents)} contents are binary, and left out: --json prints all.")
-
-
-def print_readable(text: str) -> None:
-    """Print `text` without control characters; short JSON (an object or an array) is indented at a terminal."""
-    if sys.stdout.isatty() and len(text) <= MAX_INDENTED and text.lstrip().startswith(("{", "[")):
-        with suppress(ValueError, RecursionError):
-            text = printable_json(json.loads(text))
-    typer.echo(plain(text))
 
 
 def print_event(event: events.Event, *, as_object: bool) -> None:
