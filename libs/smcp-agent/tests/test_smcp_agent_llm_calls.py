@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_agent.result_formats import NOTHING, anthropic_output, result_text
+from smcp_agent.llm import NOTHING, anthropic_output, result_text
 from smcp_agent.results import AudioContent, CallResult, ImageContent, LinkContent, ResourceContent, TextContent
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually

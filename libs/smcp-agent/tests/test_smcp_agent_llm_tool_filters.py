@@ -9,9 +9,9 @@ import pytest
 
 from smcp_agent import Content, ImageContent, LinkContent, SmcpAgent, TextContent
 from smcp_agent.errors import Malformed, NotFound
-from smcp_agent.llm import READ_RESULT
-from smcp_agent.result_formats import KEPT_CHARS, KEPT_TEXTS, MAX_PICTURE, Previews, anthropic_output, model_parts
+from smcp_agent.llm import MAX_PICTURE, READ_RESULT, anthropic_output, model_parts
 from smcp_agent.results import CallResult, ResourceContent, call_result
+from smcp_agent.tool_calls import KEPT_CHARS, KEPT_TEXTS, Previews
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually
 

@@ -17,7 +17,7 @@ from mcp_types import ResourceLink, TextResourceContents
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 
-from smcp_agent import result_formats
+from smcp_agent import tool_calls
 from smcp_auth import api_keys as key_file
 from smcp_auth import authenticator
 from smcp_auth.api_keys import new_key
@@ -374,7 +374,7 @@ async def test_smcp_mcp_whose_own_quota_is_used_up_is_ready() -> None:
 
 
 async def test_long_results_of_one_user_push_out_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_formats, "KEPT_TEXTS", 3)
+    monkeypatch.setattr(tool_calls, "KEPT_TEXTS", 3)
     keys = tmp_path / "keys.json"
     mine, others = key_of(keys, subject="anna"), key_of(keys, subject="evil")
 

@@ -1,9 +1,13 @@
 """The Agent SDK of A2C-SMCP: `SmcpAgent` and what it gives and raises."""
 
 from smcp_agent.client import SmcpAgent as SmcpAgent
-from smcp_agent.desktop import Window as Window, prompt_text as prompt_text, windows as windows
-from smcp_agent.llm import auto_apply as auto_apply, tags as tags, tool_meta as tool_meta
-from smcp_agent.result_formats import result_text as result_text
+from smcp_agent.resources import Window as Window, prompt_text as prompt_text, windows as windows
+from smcp_agent.llm import (
+    auto_apply as auto_apply,
+    result_text as result_text,
+    tags as tags,
+    tool_meta as tool_meta,
+)
 from smcp_agent.office import Subscription as Subscription
 from smcp_agent.errors import (
     CannotConnect as CannotConnect,

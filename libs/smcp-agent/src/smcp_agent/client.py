@@ -13,15 +13,14 @@ from smcp_agent.connecting.options import (
     Token,
     check_token,
 )
-from smcp_agent.desktop import DesktopMethods
 from smcp_agent.errors import Closed, not_open
 from smcp_agent.events import Event, EventHub, EventStream
 from smcp_agent.llm import ModelMethods
 from smcp_agent.office import Office, Subscriptions
 from smcp_agent.resources import ResourceMethods
-from smcp_agent.result_formats import Previews
 from smcp_agent.results import OnInput
 from smcp_agent.rpc import RpcClient, checked
+from smcp_agent.tool_calls import Previews
 from smcp_proto.schemas import (
     TOLD_OF_PROGRESS,
     EnterOfficeReq,
@@ -36,7 +35,7 @@ from smcp_proto.schemas import (
 _Result = TypeVar("_Result")
 
 
-class SmcpAgent(DesktopMethods, ModelMethods, ResourceMethods):
+class SmcpAgent(ModelMethods, ResourceMethods):
     """An Agent in an office, as an async context manager.
 
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:

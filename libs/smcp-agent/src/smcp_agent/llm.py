@@ -1,4 +1,4 @@
-"""Tools of many Computers as tools of an LLM API: their names and schemas there, and the calls that a model makes.
+"""Tools of many Computers as tools of an LLM API: names, schemas, the calls that a model makes, and what it gets.
 
 Both APIs want names of `[A-Za-z0-9_-]{1,64}` that are unique in the request. A tool keeps its own name where that is
 legal, no other Computer has it, and it does not look like the name of another Computer's tool; otherwise the name is
@@ -8,8 +8,10 @@ qualified, `<computer>__<tool>`; what is still not legal or not unique gets a ha
 import asyncio
 import json
 import re
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
@@ -18,9 +20,8 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 from pydantic import ValidationError
 
 from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
-from smcp_agent.result_formats import allowed_chars, anthropic_output, data_url, model_parts, openai_parts, result_text
-from smcp_agent.results import CallResult, ImageContent, OnInput, TextContent
-from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S, CallOptions, ToolCallMethods
+from smcp_agent.results import CallResult, Content, ImageContent, OnInput, ResourceContent, TextContent, as_text
+from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S, CallOptions, ToolCallMethods, allowed_chars
 from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas import SMCPTool, ToolMeta
 from smcp_proto.validation import refused
@@ -28,6 +29,11 @@ from smcp_proto.validation import refused
 MAX_NAME: Final = 64
 READ_RESULT: Final = "a2c_read_result"
 """The name of the model's tool that reads on in a result that was cut; no tool of a Computer gets it."""
+PICTURES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+"""What both APIs take; they refuse a whole request for another one."""
+MAX_PICTURE: Final = 5 * 1024 * 1024
+"""Characters of base64: the limit of Anthropic's API for one picture, the smaller of the two."""
+NOTHING: Final = "(the tool returned nothing)"
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 _Result = TypeVar("_Result")
@@ -193,6 +199,61 @@ async def _all(calls: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+def model_parts(result: CallResult) -> list[str | ImageContent]:
+    """What a model gets of a result, at least one: texts, and the pictures that the APIs take. Other contents are
+    described."""
+    parts: list[str | ImageContent] = []
+    for block in result.content:
+        if (picture := _picture(block)) is not None:
+            parts.append(picture)
+        elif text := as_text(block):
+            parts.append(text)
+    if not parts and result.structured_content is not None:
+        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    return parts or [NOTHING]
+
+
+def result_text(result: CallResult) -> str:
+    """The result as text for a model; a failure is marked, and what is not text is described."""
+    text = "\n".join(each if isinstance(each, str) else as_text(each) for each in model_parts(result))
+    return f"The tool failed: {text}" if result.is_error and not text.startswith("Error") else text
+
+
+def openai_parts(result: CallResult) -> list[dict[str, Any]]:
+    """The result as parts of an output in OpenAI's Responses API: texts and pictures."""
+    parts = [
+        {"type": "input_text", "text": each}
+        if isinstance(each, str)
+        else {"type": "input_image", "image_url": data_url(each)}
+        for each in model_parts(result)
+    ]
+    return [{"type": "input_text", "text": "The tool failed:"}, *parts] if result.is_error else parts
+
+
+def anthropic_output(result: CallResult) -> list[dict[str, Any]]:
+    """The result as content blocks: texts and pictures as they are, other contents described."""
+    return [
+        {"type": "text", "text": each}
+        if isinstance(each, str)
+        else {"type": "image", "source": {"type": "base64", "media_type": each.mime_type, "data": each.data}}
+        for each in model_parts(result)
+    ]
+
+
+def _picture(block: Content) -> ImageContent | None:
+    match block:
+        case ImageContent(data, kind) | ResourceContent(blob=str(data), mime_type=kind) if kind in PICTURES:
+            with suppress(ValueError):
+                if len(data) <= MAX_PICTURE and b64decode(data, validate=True):
+                    return ImageContent(data, str(kind))
+    return None
+
+
+def data_url(picture: ImageContent) -> str:
+    """The picture as a URL, as OpenAI's APIs take it."""
+    return f"data:{picture.mime_type};base64,{picture.data}"
 
 
 def error_result(error: SmcpError) -> CallResult:

@@ -271,6 +271,23 @@ def content_block(block: Mapping[str, Any]) -> Content:
             return OtherContent(dict(block))
 
 
+def as_text(block: Content) -> str:
+    """A content block as text; what is not text is described."""
+    match block:
+        case TextContent(text):
+            return text
+        case ImageContent(data, mime_type) | AudioContent(data, mime_type):
+            return f"[{mime_type}, {len(data) * 3 // 4 - data[-2:].count('=')} bytes, not shown]"
+        case ResourceContent(uri=uri, text=str(text)):
+            return f"{uri}\n{text}"
+        case ResourceContent(uri=uri, mime_type=mime_type):
+            return f"[{uri}, {mime_type or 'binary'}, not shown]"
+        case LinkContent(uri, name):
+            return f"[{name}]({uri})"
+        case _:
+            return json.dumps(dict(block.block), ensure_ascii=False)
+
+
 def _str(mapping: Mapping[str, Any], key: str) -> str | None:
     value = mapping.get(key)
     return value if isinstance(value, str) else None

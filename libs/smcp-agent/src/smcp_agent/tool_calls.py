@@ -1,13 +1,17 @@
 """The tool calls of `SmcpAgent`: one request, or several where the tool elicits input (docs/adr/0047).
 
-Below is `RpcClient`, which repeats one request. `on_input` asks a user between two of them.
+Below is `RpcClient`, which repeats one request. `on_input` asks a user between two of them. Of a result that is too
+long the application gets the beginning, and a link under which the rest can be read for a while.
 """
 
 import asyncio
+import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypedDict, Unpack
 from uuid import uuid4
@@ -15,11 +19,23 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from smcp_agent.cache import AnswerCache, ToolCache
-from smcp_agent.errors import BadReply, NoAnswer
-from smcp_agent.result_formats import Previews, allowed_chars
-from smcp_agent.results import MAX_ROUNDS, CallResult, OnInput, Responses, answered, call_result, given_up
+from smcp_agent.errors import BadReply, NoAnswer, NotFound
+from smcp_agent.results import (
+    MAX_ROUNDS,
+    CallResult,
+    Content,
+    OnInput,
+    ResourceContent,
+    Responses,
+    TextContent,
+    answered,
+    as_text,
+    call_result,
+    content_block,
+    given_up,
+)
 from smcp_agent.rpc import GRACE_S, RpcClient, checked, mapping_of, replier, request_span
-from smcp_proto.schemas import PROGRESS, ToolCallReq, ToolProgress, ToolProgressNotification
+from smcp_proto.schemas import PROGRESS, SMCPTool, ToolCallReq, ToolProgress, ToolProgressNotification
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S, ON_BEHALF, OnBehalf
 from smcp_proto.validation import refused
 
@@ -27,6 +43,18 @@ DEFAULT_TIMEOUT_S: Final = 60
 """How long a tool may take where the application does not say: a model and its user wait."""
 MAX_CHARS: Final = 100_000
 """Characters of a cut result that are read in one go where the application does not say."""
+
+KEPT_CHARS: Final = 32 * 1024 * 1024
+"""Characters of all kept texts together: one result of the largest size fits."""
+KEPT_TEXTS: Final = 1000
+"""Each text costs memory of its own, however short it is: it counts as this part of `KEPT_CHARS` at least."""
+RESULT_SCHEME: Final = "a2c-result://"
+_OFFSET: Final = "?offset="
+"""In a link, before the character at which the next page begins."""
+MAX_RESULT_META: Final = "anthropic/maxResultSizeChars"
+"""In a tool's `_meta`: up to this length its results are not cut."""
+LARGEST: Final = 500_000
+"""The most that `MAX_RESULT_META` may say: the bound of the clients that know the key."""
 
 _on_behalf: ContextVar[Mapping[str, Any]] = ContextVar("on_behalf", default={})  # noqa: B039 -- nobody changes it
 
@@ -45,6 +73,72 @@ def on_behalf_of(user: OnBehalf) -> Iterator[None]:
 def _user() -> str | None:
     user: Mapping[str, Any] = _on_behalf.get().get(ON_BEHALF, {})
     return user.get("identity")
+
+
+class Previews:
+    """Cuts results, and keeps the whole texts, each for the user for whom the tool was called. Where they are too many,
+    the user who has most of them loses the oldest."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, tuple[str, str | None]] = {}
+        """The whole texts with their users, by URI, the oldest first."""
+
+    def cut(self, result: CallResult, max_chars: int, user: str | None = None) -> CallResult:
+        """The result, with a preview of its text where a model would get more than `max_chars` characters."""
+        texts = [as_text(each) for each in result.content if _is_text(each)]
+        if not texts and result.structured_content is not None:
+            texts = [json.dumps(result.structured_content, ensure_ascii=False)]
+        whole = "\n".join(texts)
+        if len(whole) <= max_chars:
+            return result
+        uri = f"{RESULT_SCHEME}{uuid4().hex}"
+        self._texts[uri] = whole, user
+        self._drop_surplus()
+        shown, *link = _page(uri, whole, 0, max_chars)
+        content = [shown, *(each for each in result.raw["content"] if not _is_text(content_block(each))), *link]
+        raw = {**result.raw, "content": content, "structuredContent": None}
+        return replace(result, content=tuple(map(content_block, content)), structured_content=None, raw=raw)
+
+    def _drop_surplus(self) -> None:
+        least = KEPT_CHARS // KEPT_TEXTS
+        held: Counter[str | None] = Counter()
+        for text, owner in self._texts.values():
+            held[owner] += max(least, len(text))
+        while held.total() > KEPT_CHARS:
+            ((most, _),) = held.most_common(1)
+            oldest = next(uri for uri, (_, owner) in self._texts.items() if owner == most)
+            held[most] -= max(least, len(self._texts.pop(oldest)[0]))
+
+    def read(self, uri: str, max_chars: int, user: str | None = None) -> CallResult:
+        """The text from where the link says. Raises NotFound, Malformed."""
+        name, _, said = uri.partition(_OFFSET)
+        whole, owner = self._texts.get(name, (None, None))
+        if whole is None or owner != user:
+            raise NotFound(f"{name} is not kept (any more): call the tool again, for less", details={"uri": uri})
+        offset = int(said or 0) if (said or "0").isdecimal() and len(said) < 20 else -1
+        if not 0 <= offset <= len(whole):
+            raise refused("uri", f"its offset has to be a whole number from 0 to {len(whole)}")
+        return CallResult(content=tuple(map(content_block, _page(name, whole, offset, max_chars))))
+
+
+def allowed_chars(max_chars: object, tool: SMCPTool | None = None) -> int:
+    """How many characters a result of this tool may have. Raises Malformed: `max_chars` is not a positive number."""
+    if not isinstance(max_chars, int) or isinstance(max_chars, bool) or max_chars < 1:
+        raise refused("max_chars", "a whole number of characters from 1")
+    limit = (tool.meta or {}).get(MAX_RESULT_META) if tool is not None else None
+    return max(max_chars, min(limit, LARGEST)) if isinstance(limit, int) else max_chars
+
+
+def _is_text(block: Content) -> bool:
+    return isinstance(block, TextContent) or (isinstance(block, ResourceContent) and block.text is not None)
+
+
+def _page(uri: str, whole: str, offset: int, max_chars: int) -> list[dict[str, Any]]:
+    """A content block with the text from `offset`, and a link where there is more."""
+    end = offset + max_chars
+    name = f"characters {offset} to {end} of {len(whole)}; read on here"
+    link = [{"type": "resource_link", "uri": f"{uri}{_OFFSET}{end}", "name": name}] if end < len(whole) else []
+    return [{"type": "text", "text": whole[offset:end]}, *link]
 
 
 class CallOptions(TypedDict, total=False):

@@ -257,8 +257,7 @@ def print_result(result: Said) -> None:
     for block in result["content"]:
         text = block.get("text")
         if block.get("type") != "text":
-            from smcp_agent.result_formats import as_text  # noqa: PLC0415 -- as above
-            from smcp_agent.results import content_block  # noqa: PLC0415
+            from smcp_agent.results import as_text, content_block  # noqa: PLC0415 -- as above
 
             text = as_text(content_block(block))
         typer.echo(plain(text))

@@ -20,7 +20,7 @@ from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import AWAY_S, ToolListOptions, ToolMode
-from smcp_agent.result_formats import Previews, allowed_chars
+from smcp_agent.tool_calls import Previews, allowed_chars
 from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization, RequestHolder
 from smcp_mcp.buffered_request import BufferedRequest

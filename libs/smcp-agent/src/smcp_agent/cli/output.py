@@ -23,10 +23,9 @@ from rich.table import Table
 
 from smcp_agent import events
 from smcp_agent.cli.parameters import json_types
-from smcp_agent.desktop import windows
 from smcp_agent.errors import BadReply, SmcpError, may_have_run
-from smcp_agent.result_formats import as_text
-from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents
+from smcp_agent.resources import windows
+from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents, as_text
 from smcp_agent.rpc import JsonObject
 from smcp_proto.printable import printable, printable_json, stacked_rows
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress

@@ -22,10 +22,9 @@ from pydantic import BaseModel, ValidationError
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotFound, SmcpError
 from smcp_agent.llm import looks_foreign
-from smcp_agent.result_formats import RESULT_SCHEME
 from smcp_agent.results import LinkContent
 from smcp_agent.rpc import JsonObject
-from smcp_agent.tool_calls import MAX_CHARS
+from smcp_agent.tool_calls import MAX_CHARS, RESULT_SCHEME
 from smcp_proto.errors import SmcpCode
 
 LIST_S: Final = 5.0
