@@ -56,7 +56,7 @@ async def test_a_server_of_another_authority_is_not_trusted(tmp_path: Path) -> N
     stranger = Authority(tmp_path / "stranger", "somebody else")
     async with server_with_tls(tmp_path / "nats", stranger, "localhost") as server:
         with pytest.raises(NotConnected, match=r"(?i)certificate"):
-            async with open_bus(config(server.port, Authority(tmp_path / "ca").ca, connect_timeout=1)):
+            async with open_bus(config(server.port, Authority(tmp_path / "ca").ca, connect_timeout=5)):
                 raise AssertionError("it opened")
 
 
@@ -66,6 +66,25 @@ async def test_a_certificate_for_another_host_is_not_taken(tmp_path: Path) -> No
         with pytest.raises(NotConnected, match=r"(?i)certificate"):
             async with open_bus(config(server.port, authority.ca, connect_timeout=5)):
                 raise AssertionError("it opened")
+
+
+async def test_an_attempt_that_times_out_does_not_hide_why_the_one_before_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "smcp_bus.nats.client")
+    authority = Authority(tmp_path / "ca")
+    async with server_with_tls(tmp_path / "nats", authority, "nats.example") as server:
+
+        async def pause_after_a_failure() -> None:
+            await eventually(lambda: "certificate" in caplog.text, pause=0.001)
+            server.pause()
+
+        pausing = asyncio.create_task(pause_after_a_failure())
+        with pytest.raises(NotConnected, match=r"(?i)certificate"):
+            async with open_bus(config(server.port, authority.ca, connect_timeout=5)):
+                raise AssertionError("it opened")
+        await pausing
+        assert "TimeoutError" in caplog.text
 
 
 async def test_a_server_without_tls_never_gets_the_secret(tmp_path: Path) -> None:

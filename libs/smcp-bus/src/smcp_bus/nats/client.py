@@ -195,7 +195,8 @@ class NatsClient:
             _log.error("nats-py dropped a message: %s", error)
             self.dropped()
             return
-        self._last_error = error
+        if self._last_error is None or not isinstance(error, TimeoutError):  # an attempt that timed out says no reason
+            self._last_error = error
         _log.debug("nats-py: %r", error)
         opening = self._opening
         if not _REFUSAL.search(str(error)):
