@@ -25,6 +25,8 @@ import time
 from typing import Any, Final
 
 HUGE: Final = 100_000_000
+ASKED: Final = f"asked-{{}}-{'x' * 1000}"
+"""The id of a ping. Long, since each answer repeats it: a few hundred fill the pipe that is not read."""
 CHANGED: Final = b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}\n'
 
 
@@ -70,9 +72,10 @@ class Server:
                 return {"tools": [*([] if page else tools), more], "nextCursor": str(page + 1)}
             case "tools/call":
                 for number in range(int(option("--asks") or 0)):
-                    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": f"asked-{number}", "method": "ping"}) + "\n")
+                    ping = {"jsonrpc": "2.0", "id": ASKED.format(number), "method": "ping"}
+                    sys.stdout.write(json.dumps(ping) + "\n")
                     if "--cancels" in sys.argv and number >= 100:
-                        note = {"method": "notifications/cancelled", "params": {"requestId": f"asked-{number - 100}"}}
+                        note = {"method": "notifications/cancelled", "params": {"requestId": ASKED.format(number - 100)}}
                         sys.stdout.write(json.dumps({"jsonrpc": "2.0", **note}) + "\n")
                 self.report((message["params"].get("_meta") or {}).get("progressToken"))
                 return {"content": [{"type": "text", "text": str(os.getpid())}]}
