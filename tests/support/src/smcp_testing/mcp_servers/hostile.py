@@ -75,8 +75,9 @@ class Server:
                     ping = {"jsonrpc": "2.0", "id": ASKED.format(number), "method": "ping"}
                     sys.stdout.write(json.dumps(ping) + "\n")
                     if "--cancels" in sys.argv and number >= 100:
-                        note = {"method": "notifications/cancelled", "params": {"requestId": ASKED.format(number - 100)}}
-                        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **note}) + "\n")
+                        params = {"requestId": ASKED.format(number - 100)}
+                        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+                        sys.stdout.write(json.dumps(note) + "\n")
                 self.report((message["params"].get("_meta") or {}).get("progressToken"))
                 return {"content": [{"type": "text", "text": str(os.getpid())}]}
             case "ping":
