@@ -78,6 +78,8 @@ class Desktop:
 
     def __post_init__(self) -> None:
         self._running: dict[Key, Reading] = {}
+        self._parts: set[_Part] = set()
+        """Of the desktops that wait for reads, which they share."""
         self._kept: dict[Key, WindowRead] = {}
         """What was read last of each window, the one that was kept last at the end. One that is read in time is never
         taken from here: not every server announces changes."""
@@ -123,22 +125,29 @@ class Desktop:
         self, parts: Sequence[_Part], only: WindowUri | None, size: int | None, history: Sequence[str], within: float
     ) -> None:
         came, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._parts.update(parts)
         tasks = [self.tasks.start(self._ask(part, only, within, came), name=f"desktop:{part.server}") for part in parts]
         is_enough = False
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                while not (is_enough or all(part.is_done for part in parts)):
-                    await came.wait()
-                    came.clear()  # before it looks: what comes meanwhile is looked at next
-                    if size is not None:
-                        looked = loop.time()
-                        is_enough = self._is_certain(parts, only, size, history)
-                        await asyncio.sleep(loop.time() - looked)  # windows may be many
-        for part, task in zip(parts, tasks, strict=True):
-            task.cancel()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    while not (is_enough or all(part.is_done for part in parts)):
+                        await came.wait()
+                        came.clear()  # before it looks: what comes meanwhile is looked at next
+                        if size is not None:
+                            looked = loop.time()
+                            is_enough = self._is_certain(parts, only, size, history)
+                            await asyncio.sleep(loop.time() - looked)  # windows may be many
+        finally:
+            self._parts.difference_update(parts)
+            for task in tasks:
+                task.cancel()
+        awaited = {reading for part in self._parts for _, reading in part.readings or ()}
+        for part in parts:
             if is_enough:
                 for _, reading in part.readings or ():
-                    reading.cancel()
+                    if reading not in awaited:
+                        reading.cancel()
             elif not part.is_done:
                 self.events.warn(part.server, _LATE)
             self.index.left_out["get_desktop"] += part.readings is None
@@ -199,7 +208,7 @@ class Desktop:
     def _reading(self, resources: Resources, uri: str, turns: asyncio.Semaphore) -> Reading:
         """Read a window, or wait for a read that goes on from an earlier desktop. None: it cannot be read now."""
         key = (resources.server, uri)
-        if (reading := self._running.get(key)) is None:
+        if (reading := self._running.get(key)) is None or reading.cancelling():
             reading = self.tasks.start(self._read(resources, uri, turns), name=f"desktop:{resources.server}")
             self._running[key] = reading
             reading.add_done_callback(lambda done: self._running.get(key) is done and self._running.pop(key))
