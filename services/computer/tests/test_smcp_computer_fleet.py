@@ -219,6 +219,17 @@ async def test_a_restart_by_hand_starts_a_new_process_and_leaves_the_others_alon
             fleet.restart("off")
 
 
+async def test_a_restart_by_hand_does_not_hold_up_the_end_of_all_servers() -> None:
+    config = parsed({"a": configs.hostile()})
+    fleet = Fleet(config, InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
+    async with background() as tasks:
+        running = tasks.start(fleet.run(), name="fleet")
+        await settled(fleet)
+        fleet.stop()
+        fleet.restart("a")
+        await asyncio.wait_for(running, 30)
+
+
 async def test_a_disabled_server_is_so_since_it_was_disabled_whatever_else_changes() -> None:
     off = program("1", disabled=True)
     async with running({"off": off}) as (fleet, _):

@@ -149,9 +149,10 @@ class Fleet:
         return sorted(found, key=lambda each: each.name)
 
     def restart(self, name: str) -> None:
-        """End a server, as `apply` does, and start it again. Raises KeyError: it does not run."""
-        self._retire(name)
-        self._start(self._supervisors[name])
+        """End a server, as `apply` does, and start it again, unless all stop. Raises KeyError: it does not run."""
+        if not self._stopping.is_set():
+            self._retire(name)
+            self._start(self._supervisors[name])
 
     def apply(self, config: ComputerConfig) -> Changes:
         """Run the servers of another configuration. Returns what changed, at once; `wait_settled` waits for the rest.
