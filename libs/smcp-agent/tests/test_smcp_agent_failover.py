@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from smcp_agent import Disconnected, Reconnected, SmcpAgent, Unavailable
+from smcp_agent.connecting import link
 from smcp_agent.connecting.connection import CUT_OFF_REPLIES
 from smcp_agent.connecting.link import Addresses
 from smcp_agent.connecting.options import ConnectionOptions
@@ -141,6 +142,37 @@ async def test_a_rejoin_that_stays_unavailable_moves_to_the_next_gateway(
             assert isinstance(await anext(stream), Disconnected)
             assert await anext(stream) == Reconnected(second.url.replace("//", "//<redacted>@"))
         assert (await agent.call_tool("red", "echo")).text == "echo"
+
+
+async def test_a_cancelled_open_leaves_no_connection_while_it_gives_up_the_other_gateways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    giving_up, closed = asyncio.Event(), asyncio.Event()
+
+    class Opened:
+        url = "http://a"
+
+        async def close(self) -> None:
+            closed.set()
+
+    async def connected(url: str, *_: object) -> Opened:
+        if url == "http://b":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                giving_up.set()
+                await asyncio.Event().wait()  # a host that hangs
+        return Opened()
+
+    monkeypatch.setattr(link, "connect", connected)
+    monkeypatch.setattr(link, "HEAD_START_S", 0.0)
+    opening = asyncio.create_task(Addresses(["http://b", "http://a"]).connect(ConnectionOptions(), lambda *_: None))
+    async with asyncio.timeout(30):
+        await giving_up.wait()
+        opening.cancel()
+        await asyncio.wait([opening])
+    assert opening.cancelled()
+    assert closed.is_set()
 
 
 @pytest.mark.parametrize("path", ["", "/", "/smcp-here", "/smcp-here/"])

@@ -113,9 +113,16 @@ class Addresses:
         finally:
             for each in attempts:
                 each.cancel()
-            for outcome in await asyncio.gather(*attempts, return_exceptions=True):
-                if isinstance(outcome, Connection) and outcome is not winner:
-                    await outcome.close()
+            try:
+                await asyncio.gather(*attempts, return_exceptions=True)
+            except asyncio.CancelledError:
+                winner = None  # nobody gets it
+                raise
+            finally:
+                for each in attempts:
+                    opened = each.done() and not each.cancelled() and each.exception() is None
+                    if opened and (connection := each.result()) is not winner:
+                        await connection.close()
         errors = [each.exception() for each in attempts]
         refusals = [each for each in errors if isinstance(each, SmcpError) and not isinstance(each, CannotConnect)]
         if refusals:
