@@ -143,6 +143,19 @@ async def test_a_cancelled_login_does_not_cancel_the_fetch() -> None:
             assert issuer.fetched == 1
 
 
+async def test_a_login_that_is_cancelled_while_it_fetches_the_keys_does_not_fail_the_next_one() -> None:
+    async with open_issuer(OLD) as issuer:
+        issuer.held.clear()
+        jwks = Jwks(load_of(issuer.url))
+        first = asyncio.create_task(jwks.find("old", "ES256"))
+        await eventually(lambda: issuer.fetched == 1)
+        first.cancel()
+        await asyncio.wait([first])
+        issuer.held.set()
+        assert await jwks.find("old", "ES256") is not None
+        assert issuer.fetched == 1
+
+
 async def test_a_key_set_file_is_read_again_like_a_url(tmp_path: Path) -> None:
     path = tmp_path / "jwks.json"
     path.write_text(key_set(OLD))

@@ -125,7 +125,7 @@ class Jwks:
         self._refetch_s = refetch_s
         self._retry_s = min(RETRY_S, lifetime_s / 2)
         self._loop = asyncio.get_running_loop()
-        self._lock = asyncio.Lock()
+        self._fetching: asyncio.Task[None] | None = None
         self._keys: Sequence[jwt.PyJWK] = ()
         self._fetched_at = self._tried_at = -math.inf
         """When the fetch of that set began, and when one last ended (loop time)."""
@@ -154,23 +154,28 @@ class Jwks:
         return self._loop.time() - self._fetched_at >= self._lifetime_s
 
     async def _fetch(self, pause_s: float) -> None:
-        """Fetch the set, unless the last fetch ended less than `pause_s` ago, as where others waited for it, too."""
-        async with self._lock:
-            began = self._loop.time()
-            if began - self._tried_at < pause_s:
+        """Wait for the fetch that goes on. If there is none, fetch the set, unless the last fetch ended less than
+        `pause_s` ago. Who waits may be cancelled: others wait for the same fetch."""
+        if self._fetching is None or self._fetching.done():
+            if self._loop.time() - self._tried_at < pause_s:
                 return
-            try:
-                async with asyncio.timeout(FETCH_S):
-                    keys = read_key_set(await self._load())
-            except (OSError, TimeoutError, aiohttp.ClientError, UnusableFile, BadKeySet) as error:
-                if not self._failed:
-                    why = str(error) or f"no answer within {FETCH_S:g} s"
-                    _log.warning("the keys of the tokens' issuer cannot be fetched: %s", why)
-                self._failed = True
-            else:
-                self._keys, self._fetched_at, self._failed = keys, began, False
-            finally:
-                self._tried_at = self._loop.time()
+            self._fetching = self._loop.create_task(self._fetch_now(), name="key set")
+        await asyncio.shield(self._fetching)
+
+    async def _fetch_now(self) -> None:
+        began = self._loop.time()
+        try:
+            async with asyncio.timeout(FETCH_S):
+                keys = read_key_set(await self._load())
+        except (OSError, TimeoutError, aiohttp.ClientError, UnusableFile, BadKeySet) as error:
+            if not self._failed:
+                why = str(error) or f"no answer within {FETCH_S:g} s"
+                _log.warning("the keys of the tokens' issuer cannot be fetched: %s", why)
+            self._failed = True
+        else:
+            self._keys, self._fetched_at, self._failed = keys, began, False
+        finally:
+            self._tried_at = self._loop.time()
 
 
 def load_of(where: str) -> Load:
