@@ -4,15 +4,15 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
 from smcp_auth import api_keys
 from smcp_bus.nats.bus import Bus, BusConfig, open_bus
-from smcp_standalone import app
 from smcp_standalone.app import open_system
-from smcp_standalone.settings import COMPUTER, UpOptions, load_up_settings
+from smcp_standalone.settings import UpOptions, load_up_settings
 from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
 
@@ -29,14 +29,14 @@ async def test_up_is_not_ready_before_its_computer_is_there(tmp_path: Path, monk
             return checks[part] == "ok"
 
     @asynccontextmanager
-    async def opened(config: BusConfig) -> AsyncIterator[Bus]:
-        if config.name == COMPUTER:
+    async def opened(config: BusConfig, **more: Any) -> AsyncIterator[Bus]:
+        if config.name == "smcp-computer":
             await eventually(lambda: is_ready("registry"), timeout=30, message="the gateway is not ready")
             said.append(await is_ready("computer"))
-        async with open_bus(config) as bus:
+        async with open_bus(config, **more) as bus:
             yield bus
 
-    monkeypatch.setattr(app, "open_bus", opened)
+    monkeypatch.setattr("smcp_bus.operations.open_bus", opened)
     async with open_system(options, load_up_settings(options, tmp_path), tmp_path):
         said.append(await is_ready("computer"))
     assert said == [False, True]

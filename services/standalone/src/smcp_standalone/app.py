@@ -12,22 +12,15 @@ from urllib.parse import quote
 
 from smcp_agent.connecting.options import shared_key
 from smcp_bus.audit_sinks import open_trail
-from smcp_bus.bus import BusError
-from smcp_bus.nats.bus import Bus, open_bus
-from smcp_bus.nats.config import BusConfig, load_credentials
-from smcp_bus.operations import serve_log_level
-from smcp_computer.app import open_approvals, open_computer
+from smcp_bus.nats.config import load_credentials
+from smcp_bus.operations import open_service_bus
+from smcp_computer.app import open_service as open_computer_service
 from smcp_computer.computer import Computer
-from smcp_computer.control import open_control
-from smcp_computer.terminal import open_terminal
 from smcp_gateway import app as gateway_app
 from smcp_gateway.http_server import HttpServer, open_http_server
-from smcp_gateway.settings import GatewaySettings
 from smcp_mcp.settings import McpSettings
-from smcp_registry import app as registry_app
-from smcp_service.health import Readiness
-from smcp_service.lifecycle import Failure, background
-from smcp_service.settings import ServiceSettings
+from smcp_registry.main import open_service as open_registry_service
+from smcp_service.lifecycle import background
 from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_standalone.operator_commands import advertise_run
 from smcp_standalone.settings import COMPUTER, GATEWAY, MCP_PORT, OPERATOR, REGISTRY, UpOptions, UpSettings, up_model
@@ -57,59 +50,45 @@ async def open_system(
     for the placeholders of the Computer's configuration. Raises Failure, also where nats-server ends by itself."""
     async with open_nats_server(up_model(options), directory / "nats") as nats, background() as tasks:
         tasks.start(nats.wait_for_end(), name="nats-server")
-        ready = Readiness()
+        secrets = {name: load_credentials(path) for name, path in nats.credentials.items()}
+        # those health ports are for this machine, and no setting can give two of them the same
+        alone = {"nats_url": nats.url, "nats_ca": None, "health_host": "127.0.0.1", "health_port": 0}
+        registry = settings.registry.model_copy(update=alone)
+        own = settings.gateway.model_copy(update={"nats_url": nats.url, "nats_ca": None})
+        host = settings.computer.model_copy(update={**alone, "gateway_url": None})
+        computer: Computer | None = None
         async with (
             AsyncExitStack() as stack,
-            _connected(nats, REGISTRY, settings.registry) as registry_bus,
-            open_trail(registry_app.EVENTS, settings.registry, registry_bus) as registry_trail,
-            registry_app.open_registry(settings.registry, registry_bus, trail=registry_trail),
-            _connected(nats, GATEWAY, settings.gateway) as gateway_bus,
-            _http_server(settings.gateway, computer=ready) as front,
-            serve_log_level(gateway_bus, "smcp up"),
-            open_trail(
-                gateway_app.EVENTS,
-                settings.gateway,
-                gateway_bus,
-                front.metrics,
-                content=settings.gateway.audit_arguments,
-            ) as trail,
-            gateway_app.open_gateway(settings.gateway, gateway_bus, front=front, trail=trail) as gateway,
-            _connected(nats, COMPUTER, settings.computer) as computer_bus,
-            open_approvals(settings.computer, computer_bus) as computer_trail,
+            open_registry_service(registry, secrets[REGISTRY]),
+            open_http_server(own) as front,
         ):
+            enter, ready = stack.enter_async_context, front.readiness
+            ready.add("computer", lambda: "not ready" if computer is None or computer.readiness.problems() else None)
+            _log.info("metrics are at %s/metrics", front.health.url)
+            parts = ready, front.metrics, front.stats
+            bus = await enter(open_service_bus("smcp up", own, secrets[GATEWAY], *parts))
+            content = own.audit_arguments
+            trail = await enter(open_trail(gateway_app.EVENTS, own, bus, front.metrics, content=content))
+            gateway = await enter(gateway_app.open_gateway(own, bus, front=front, trail=trail))
+            front.stats["gateway"] = gateway.held
             if settings.key is not None:
                 unshared = "the key file could not be written, so set SMCP_TOKEN for smcp-agent"
                 _share(stack, shared_key(gateway.url, settings.key), unshared)
             access = advertise_run(nats.url, nats.credentials[OPERATOR], gateway.url)
             _share(stack, access, "smcp audit will not find this run by itself")
-            terminal = stack.enter_context(open_terminal())
-            front.stats["gateway"] = gateway.held
-            async with (
-                _open_mcp(settings.served_mcp, gateway.url, front) as mcp_url,
-                open_control(settings.computer) as control,
-                open_computer(
-                    settings.computer,
-                    computer_bus,
-                    config=settings.configuration,
-                    environ=environ,
-                    readiness=ready,
-                    terminal=terminal,
-                    trail=computer_trail,
-                ) as computer,
-            ):
-                control.computer = computer
-                front.stats["computer"] = computer.calls.held
-                front.stats["updates"] = computer.outbox.held
-                gateway.readiness.note("configuration", lambda: computer.config_problem)
-                gateway.readiness.note("pins", lambda: computer.pins.problem)
-                computer.tasks.start(computer.follow_file(), name="configuration")
-                await computer.wait_ready()
-                yield System(
-                    url=gateway.url,
-                    mcp_url=mcp_url and f"{mcp_url}/mcp/{quote(options.office, safe='')}",
-                    nats=nats,
-                    computer=computer,
-                )
+            mcp_url = await enter(_open_mcp(settings.served_mcp, gateway.url, front))
+            computer = await enter(open_computer_service(host, settings.configuration, secrets[COMPUTER], environ))
+            front.stats["computer"] = computer.calls.held
+            front.stats["updates"] = computer.outbox.held
+            ready.note("configuration", lambda: computer.config_problem)
+            ready.note("pins", lambda: computer.pins.problem)
+            await computer.wait_ready()
+            yield System(
+                url=gateway.url,
+                mcp_url=mcp_url and f"{mcp_url}/mcp/{quote(options.office, safe='')}",
+                nats=nats,
+                computer=computer,
+            )
 
 
 def _share(stack: AsyncExitStack, file: AbstractContextManager[None], otherwise: str) -> None:
@@ -118,15 +97,6 @@ def _share(stack: AsyncExitStack, file: AbstractContextManager[None], otherwise:
         stack.enter_context(file)
     except OSError as error:
         _log.warning("%s: %s", otherwise, error.strerror)
-
-
-@asynccontextmanager
-async def _http_server(settings: GatewaySettings, *, computer: Readiness) -> AsyncIterator[HttpServer]:
-    """The gateway's, which is ready when the Computer is, too: from the first request on, before there is one."""
-    async with open_http_server(settings) as front:
-        front.readiness.add("computer", lambda: "not ready" if computer.problems() else None)
-        _log.info("metrics are at %s/metrics", front.health.url)
-        yield front
 
 
 @asynccontextmanager
@@ -141,19 +111,3 @@ async def _open_mcp(settings: McpSettings | None, gateway_url: str, front: HttpS
     chosen = settings.model_copy(update={"url": url})
     async with open_mcp(chosen, front.readiness, front.metrics, choose=MCP_PORT) as served:
         yield served
-
-
-@asynccontextmanager
-async def _connected(nats: NatsServer, credential: str, settings: ServiceSettings) -> AsyncIterator[Bus]:
-    config = BusConfig(
-        url=nats.url,
-        credentials=load_credentials(nats.credentials[credential]),
-        max_payload=settings.max_payload,
-        name=credential,
-        drain_timeout=settings.drain_s,
-    )
-    try:
-        async with open_bus(config) as bus:
-            yield bus
-    except BusError as error:
-        raise Failure(f"the embedded nats-server: {error}") from error
