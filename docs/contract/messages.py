@@ -90,7 +90,7 @@ def _message(row: Row, example: Mapping[str, Any]) -> Document:
     kind = words.NOTICE_HEADERS if row.ack is Ack.NONE else words.REQUEST_HEADERS
     return {
         "name": row.event,
-        "summary": " ".join((row.request.__doc__ or "").split("\n\n")[0].split()),
+        "summary": " ".join((row.request.__doc__ or f"`{row.event}`.").split("\n\n")[0].split()),
         "payload": _ref(row.request),
         "headers": _headers(kind),
         **_example(example, "request"),

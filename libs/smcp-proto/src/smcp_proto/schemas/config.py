@@ -182,8 +182,6 @@ SERVER_INPUT: TypeAdapter[MCPServerInput] = TypeAdapter(MCPServerInput)
 
 
 class GetComputerConfigReq(AgentCallData):
-    """`client:get_config`."""
-
     computer: Name
 
 
@@ -202,14 +200,10 @@ class UpdateComputerConfigReq(Wire):
 
 
 class UpdateMCPConfigNotification(Wire):
-    """`notify:update_config`."""
-
     computer: Name | None = absent()
 
 
 class UpdateToolListNotification(Wire):
-    """`server:update_tool_list` and `notify:update_tool_list`."""
-
     computer: Name | None = absent()
 
 
@@ -239,8 +233,6 @@ class ServerStatus(Wire):
 
 
 class GetStatusRet(Wire):
-    """The reply to `client:get_status`."""
-
     servers: list[ServerStatus]
     """Sorted by name."""
     config_problem: str | None = absent()

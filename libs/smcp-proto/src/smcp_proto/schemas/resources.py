@@ -1,15 +1,23 @@
-"""Resources of MCP through the office (computer.txt, resources chapter), completion, and prompts, which no page has.
-
-Every event is an envelope that says whom it concerns, round a JSON-RPC message of MCP.
+"""Resources of MCP through the office (computer.txt, resources chapter), completion, and prompts, which no page has:
+every event is an envelope that says whom it concerns, round a JSON-RPC message of MCP. And the documents among the
+resources, with their pages and elements (finder.txt; DPE is Document-Page-Element).
 """
 
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, Field
 
 from smcp_proto.member_names import Name
-from smcp_proto.schemas.base import JsonRpcNotification, JsonRpcRequest, JsonRpcResponse, ServerName, Wire, absent
-from smcp_proto.schemas.base import ReqId as CallerReqId
+from smcp_proto.schemas.base import (
+    AgentCallData,
+    JsonRpcNotification,
+    JsonRpcRequest,
+    JsonRpcResponse,
+    ReqId,
+    ServerName,
+    Wire,
+    absent,
+)
 
 MAX_CURSOR: Final = 8192
 """Characters."""
@@ -36,7 +44,7 @@ class RequestEnvelope(Envelope):
     """An envelope that an Agent sends; `agent` and `req_id` may stand in it as in every other request."""
 
     agent: Name | None = absent()
-    req_id: CallerReqId | None = absent()
+    req_id: ReqId | None = absent()
     traceparent: str | None = absent()
     event: str | None = absent()
     """The page's example repeats the event's name here; it says nothing that the event itself does not."""
@@ -72,8 +80,6 @@ class ListParams(Params):
 
 
 class UriParams(Params):
-    """The resource that is meant."""
-
     uri: Uri
 
 
@@ -107,20 +113,14 @@ class ListResourceTemplatesReq(RequestEnvelope):
 
 
 class ReadResourceReq(AddressedEnvelope):
-    """`client:resources/read`."""
-
     payload: _Payload[Literal["resources/read"], UriParams]
 
 
 class SubscribeResourceReq(AddressedEnvelope):
-    """`client:resources/subscribe`."""
-
     payload: _Payload[Literal["resources/subscribe"], UriParams]
 
 
 class UnsubscribeResourceReq(AddressedEnvelope):
-    """`client:resources/unsubscribe`."""
-
     payload: _Payload[Literal["resources/unsubscribe"], UriParams]
 
 
@@ -132,8 +132,6 @@ class ResourceRet(Envelope):
 
 
 class Resource(Wire):
-    """An item of `resources/list`."""
-
     uri: str
     name: str
     title: str | None = absent()
@@ -153,8 +151,6 @@ class ResourceContents(Wire):
 
 
 class ResourceTemplate(Wire):
-    """An item of `resources/templates/list`."""
-
     uriTemplate: str  # noqa: N815
     name: str
     title: str | None = absent()
@@ -176,8 +172,6 @@ class ListChangedPayload(JsonRpcNotification):
 
 
 class UpdatedParams(Wire):
-    """The resource that changed, and its title where the MCP server says it."""
-
     uri: Uri
     title: str | None = absent()
 
@@ -212,30 +206,22 @@ class CompletionReference(Wire):
 
 
 class CompletionArgument(Wire):
-    """The variable that is completed, and what is typed of its value so far."""
-
     name: str
     value: str
 
 
 class CompletionContext(Wire):
-    """The context of MCP's completion: further arguments."""
-
     arguments: dict[str, str] | None = absent()
     """The values of earlier arguments."""
 
 
 class CompletionParams(Wire):
-    """The target of a completion, its argument and the context."""
-
     ref: CompletionReference
     argument: CompletionArgument
     context: CompletionContext | None = absent()
 
 
 class CompleteReq(AddressedEnvelope):
-    """`client:completion/complete`."""
-
     payload: _Payload[Literal["completion/complete"], CompletionParams]
 
 
@@ -255,27 +241,19 @@ class CompleteResult(Wire):
 
 
 class GetPromptParams(Wire):
-    """The prompt that is meant, and the values of its arguments."""
-
     name: PromptName
     arguments: dict[str, str] | None = absent()
 
 
 class ListPromptsReq(AddressedEnvelope):
-    """`client:prompts/list`."""
-
     payload: _ListPayload[Literal["prompts/list"]]
 
 
 class GetPromptReq(AddressedEnvelope):
-    """`client:prompts/get`."""
-
     payload: _Payload[Literal["prompts/get"], GetPromptParams]
 
 
 class Prompt(Wire):
-    """An item of `prompts/list`."""
-
     name: str
     title: str | None = absent()
     description: str | None = absent()
@@ -295,3 +273,128 @@ class GetPromptResult(Wire):
     messages: list[PromptMessage]
     description: str | None = absent()
     meta: dict[str, Any] | None = absent()
+
+
+ElementCategory = Literal[
+    "text", "heading", "list", "code",
+    "table", "pivot_table",
+    "chart", "diagram", "image",
+    "formula", "link", "annotation",
+    "header", "footer", "separator",
+    "audio", "video",
+    "form", "widget",
+]  # fmt: skip
+"""The 19 standard categories of elements."""
+
+ELEMENT_CATEGORIES: Final[tuple[ElementCategory, ...]] = get_args(ElementCategory)
+
+DEFAULT_OFFSET: Final = 0
+DEFAULT_LIMIT: Final = 20
+MAX_LIMIT: Final = 100
+
+Count = Annotated[int, Field(strict=True, ge=0)]
+Limit = Annotated[int, Field(strict=True, ge=1, le=MAX_LIMIT)]
+
+
+class GetFinderReq(AgentCallData):
+    computer: Name
+    keywords: list[str] | None = absent()
+    """Documents that hold any of them in title, keywords or summary; none, or an empty list: all."""
+    file_type: str | None = absent()
+    """Only documents of exactly this type (`xlsx`), without a dot."""
+    offset: Count = DEFAULT_OFFSET
+    limit: Limit = DEFAULT_LIMIT
+
+
+class DPEDocumentSummary(Wire):
+    """A document as catalogs list it: what is known of it beside its pages."""
+
+    doc_ref: str
+    """The MCP server's own opaque key of it."""
+    uri: str
+    """`dpe://host/doc-ref`."""
+    file_uri: str | None = absent()
+    file_type: str | None = absent()
+    title: str | None = absent()
+    page_count: Count | None = absent()
+    """Pages in all: legal page indices are 0 to `page_count - 1`."""
+    keywords: list[str] | None = absent()
+    summary: str | None = absent()
+    last_modified: str | None = absent()
+    """ISO 8601, any offset; kept as it came, also where it cannot be read."""
+
+
+class _Formatted(Wire):
+    content_markdown: str | None = absent()
+    """With `format=markdown`: in place of the documents, pages, elements or content."""
+    content_text: str | None = absent()
+    """With `format=text`: likewise."""
+
+
+class DPEDocumentCatalog(_Formatted):
+    """Level 0, `dpe://host`: the documents of one MCP server."""
+
+    documents: list[DPEDocumentSummary] | None = absent()
+    total_count: Count
+
+
+class DPEPageSummary(Wire):
+    """A page in a document's index."""
+
+    page_index: Count
+    title: str | None = absent()
+    element_count: Count | None = absent()
+    uri: str | None = absent()
+    doc_ref: str | None = absent()
+
+
+class DPEDocument(DPEDocumentSummary, _Formatted):
+    """Level 1, `dpe://host/doc-ref`: a document; with `depth=pages` a part of its index too."""
+
+    pages: list[DPEPageSummary] | None = absent()
+    page_offset: Count | None = absent()
+    page_limit: Limit | None = absent()
+    page_total: Count | None = absent()
+
+
+class DPEElement(Wire):
+    """An element on a page."""
+
+    element_id: str
+    category: str
+    """One of `ELEMENT_CATEGORIES`; another that a server sends is kept."""
+    summary: str | None = absent()
+    content: Any = None
+    """The content; its form depends on the category."""
+
+
+class DPEPage(_Formatted):
+    """Level 2, `dpe://host/doc-ref/pages/N`: a page with its elements."""
+
+    page_index: Count
+    title: str | None = absent()
+    doc_ref: str | None = absent()
+    uri: str | None = absent()
+    elements: list[DPEElement] | None = absent()
+    element_count: Count | None = absent()
+
+
+class DPEElementDetail(DPEElement, _Formatted):
+    """Level 3, `dpe://host/doc-ref/elements/ID`: one element, whole."""
+
+    doc_ref: str | None = absent()
+    page_index: Count | None = absent()
+    uri: str | None = absent()
+    metadata: dict[str, Any] | None = absent()
+
+
+class GetFinderRet(Wire):
+    """The reply to `client:get_finder`: one part of the documents of all MCP servers of a Computer."""
+
+    documents: list[DPEDocumentSummary]
+    total_count: Count
+    """Documents that match, before `offset` and `limit`."""
+    req_id: ReqId
+    a2c_as_listed: Count | None = absent()
+    """Not in the protocol: documents of the Computer whose metadata it does not know now (not read yet, or more than it
+    keeps). They were searched and ordered, and are shown, as `resources/list` describes them. Absent: none."""

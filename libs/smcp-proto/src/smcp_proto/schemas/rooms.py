@@ -41,8 +41,6 @@ its seat is kept for a while. It takes no new calls, ends those that run, says i
 
 
 class EnterOfficeReq(Wire):
-    """`server:join_office`."""
-
     role: Role
     name: Name
     office_id: Name
@@ -51,8 +49,6 @@ class EnterOfficeReq(Wire):
 
 
 class LeaveOfficeReq(Wire):
-    """`server:leave_office`."""
-
     office_id: Name
 
 
@@ -88,7 +84,5 @@ class SessionInfo(Wire):
 
 
 class ListRoomRet(Wire):
-    """The reply to `server:list_room`."""
-
     sessions: list[SessionInfo]
     req_id: ReqId

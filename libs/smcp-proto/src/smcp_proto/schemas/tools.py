@@ -60,8 +60,6 @@ class OnBehalf(Wire):
 
 
 class ToolCallReq(AgentCallData):
-    """`client:tool_call`."""
-
     computer: Name
     tool_name: ToolName
     params: dict[str, Any]
@@ -156,14 +154,10 @@ class SMCPTool(Wire):
 
 
 class GetToolsReq(AgentCallData):
-    """`client:get_tools`."""
-
     computer: Name
 
 
 class GetToolsRet(Wire):
-    """The reply to `client:get_tools`."""
-
     tools: list[SMCPTool]
     req_id: ReqId
 
@@ -173,8 +167,6 @@ Desktop = str
 
 
 class GetDeskTopReq(AgentCallData):
-    """`client:get_desktop`."""
-
     computer: Name
     desktop_size: int | None = absent()
     """At most so many windows; 0 or less: none; absent: all."""
@@ -183,8 +175,6 @@ class GetDeskTopReq(AgentCallData):
 
 
 class GetDeskTopRet(Wire):
-    """The reply to `client:get_desktop`."""
-
     desktops: list[Desktop] = Field(default_factory=list)
     req_id: ReqId | None = absent()
     a2c_missing: int | None = absent()
