@@ -93,9 +93,8 @@ class Nobody:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.withdrawn = asyncio.Event()
-        self.turn = asyncio.Lock()
 
-    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
+    async def __call__(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
         self.asked.set()
         try:
             await asyncio.Event().wait()

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Literal
@@ -25,10 +26,10 @@ from smcp_computer.confirmation import (
     Answer,
     ApprovalNeeded,
     Asker,
-    AtTerminal,
-    ByProgram,
     Confirmation,
     approval_text,
+    ask_at_terminal,
+    ask_program,
     may_destroy,
     refused_by,
     wanted,
@@ -74,8 +75,10 @@ def push(description: str = "", **server: Any) -> Target:
     return Target(REF, supervisor, tool, tool_meta_of(git, "push"), supervisor.host)
 
 
-def confirmation_by(setting: Confirm | Literal["agent"] | None, asker: Asker | None, trail: Any = None) -> Confirmation:
-    return Confirmation(setting, asker, Seat("kitchen", "box"), trail or Trail(logging.getLogger("test")))
+def confirmation_by(
+    setting: Confirm | Literal["agent"] | None, asker: Asker | None, trail: Any = None, **more: str
+) -> Confirmation:
+    return Confirmation(setting, asker, Seat("kitchen", "box"), trail or Trail(logging.getLogger("test")), **more)
 
 
 async def refusal(
@@ -92,9 +95,8 @@ class Says:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.asked = 0
-        self.turn = asyncio.Lock()
 
-    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
+    async def __call__(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
         self.asked += 1
         return self.answer
 
@@ -133,7 +135,7 @@ def test_without_auto_apply_the_setting_decides() -> None:
 @pytest.mark.rule("answers.tools.confirm.default.terminal", "answers.tools.confirm.default.none")
 async def test_the_default_is_ask_at_a_terminal_and_allow_elsewhere() -> None:
     async with terminal_user() as user:
-        assert confirmation_by(None, AtTerminal(Terminal(user.device))).setting is Confirm.ASK
+        assert confirmation_by(None, partial(ask_at_terminal, Terminal(user.device))).setting is Confirm.ASK
     assert confirmation_by(None, None).setting is Confirm.ALLOW
 
 
@@ -141,7 +143,7 @@ async def test_the_default_is_ask_at_a_terminal_and_allow_elsewhere() -> None:
 @pytest.mark.parametrize(("typed", "allowed"), [("y\n", True), ("YES\n", True), ("\n", False), ("no\n", False)])
 async def test_the_user_is_asked_at_the_terminal(typed: str, allowed: bool) -> None:
     async with terminal_user() as user:
-        confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        confirmation = confirmation_by(Confirm.ASK, partial(ask_at_terminal, Terminal(user.device)))
         asking = asyncio.create_task(refusal(confirmation, push(), {"remote": "x"}))
         await user.sees("'push' of 'git'")
         await user.sees("Run it?")
@@ -152,7 +154,7 @@ async def test_the_user_is_asked_at_the_terminal(typed: str, allowed: bool) -> N
 async def test_a_call_that_nobody_confirmed_when_the_computer_stops_was_not_declined() -> None:
     async with terminal_user() as user:
         terminal = Terminal(user.device)
-        confirmation = confirmation_by(Confirm.ASK, AtTerminal(terminal))
+        confirmation = confirmation_by(Confirm.ASK, partial(ask_at_terminal, terminal))
         asking = asyncio.create_task(refusal(confirmation, push()))
         await user.sees("Run it?")
         terminal.close()
@@ -164,7 +166,7 @@ async def test_a_call_that_nobody_confirmed_when_the_computer_stops_was_not_decl
 
 async def test_a_cancelled_confirmation_is_withdrawn_and_the_next_one_is_shown() -> None:
     async with terminal_user() as user:
-        confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        confirmation = confirmation_by(Confirm.ASK, partial(ask_at_terminal, Terminal(user.device)))
         first = asyncio.create_task(refusal(confirmation, push()))
         await user.sees("Run it?")
         second = asyncio.create_task(refusal(confirmation, push()))
@@ -193,7 +195,7 @@ def test_a_question_shows_every_parameter_and_cuts_long_texts_in_the_middle() ->
 
 async def test_a_call_whose_parameters_are_too_many_to_be_read_is_refused_and_nobody_is_asked() -> None:
     async with terminal_user() as user:
-        confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        confirmation = confirmation_by(Confirm.ASK, partial(ask_at_terminal, Terminal(user.device)))
         params = {f"parameter {number}": number for number in range(1000)}
         said = await refusal(confirmation, push(), params)
         assert said is not None
@@ -207,7 +209,7 @@ async def test_a_tool_that_says_that_it_may_destroy_something_is_confirmed_by_it
     typed: str, *, allowed: bool
 ) -> None:
     async with terminal_user() as user:
-        confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        confirmation = confirmation_by(Confirm.ASK, partial(ask_at_terminal, Terminal(user.device)))
         target = push()
         target.tool.annotations = types.ToolAnnotations(destructive_hint=True)
         asking = asyncio.create_task(refusal(confirmation, target))
@@ -221,7 +223,7 @@ async def test_a_tool_that_says_that_it_may_destroy_something_is_confirmed_by_it
 
 async def test_the_terminal_names_the_user_for_whom_an_agent_calls() -> None:
     async with terminal_user() as user:
-        confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        confirmation = confirmation_by(Confirm.ASK, partial(ask_at_terminal, Terminal(user.device)))
         rights = Rights(holder="anna", delegate="smcp-mcp")
         asking = asyncio.create_task(refusal(confirmation, push(), rights=rights))
         await user.sees("The user 'anna' wants to run 'push'")
@@ -332,7 +334,7 @@ async def test_another_tool_under_the_same_name_is_asked_about_again_and_a_denie
 
 async def test_another_word_at_the_terminal_asks_again() -> None:
     async with terminal_user() as user:
-        confirmation = confirmation_by(None, AtTerminal(Terminal(user.device)))
+        confirmation = confirmation_by(None, partial(ask_at_terminal, Terminal(user.device)))
         asking = asyncio.create_task(asked(confirmation, push()))
         await user.sees("Run it?")
         user.types("yse\n")
@@ -351,7 +353,7 @@ async def test_another_word_at_the_terminal_asks_again() -> None:
     ],
 )
 async def test_a_program_confirms_by_its_exit_status(program: str, allowed: bool) -> None:
-    assert await asked(confirmation_by(None, ByProgram([sys.executable, "-c", program])), push()) is allowed
+    assert await asked(confirmation_by(None, partial(ask_program, [sys.executable, "-c", program])), push()) is allowed
 
 
 def test_a_program_that_ends_before_it_has_read_the_question_is_heard() -> None:
@@ -361,7 +363,7 @@ def test_a_program_that_ends_before_it_has_read_the_question_is_heard() -> None:
             await asyncio.sleep(0)
 
     async def asked_often() -> list[str | None]:
-        confirmation = confirmation_by(None, ByProgram(["true"]))
+        confirmation = confirmation_by(None, partial(ask_program, ["true"]))
         keeping = asyncio.create_task(busy())
         try:
             return [await refusal(confirmation, push()) for _ in range(10)]
@@ -373,14 +375,16 @@ def test_a_program_that_ends_before_it_has_read_the_question_is_heard() -> None:
 
 
 async def test_a_program_that_cannot_be_started_confirms_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    assert not await asked(confirmation_by(None, ByProgram(["/no/such/program"])), push())
+    assert not await asked(confirmation_by(None, partial(ask_program, ["/no/such/program"])), push())
     assert "SMCP_CONFIRM_COMMAND: cannot be started" in caplog.text
 
 
 async def test_a_question_to_a_program_is_withdrawn_with_its_call(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     program = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    asking = asyncio.create_task(asked(confirmation_by(None, ByProgram([sys.executable, "-c", program])), push()))
+    asking = asyncio.create_task(
+        asked(confirmation_by(None, partial(ask_program, [sys.executable, "-c", program])), push())
+    )
     await eventually(lambda: pid.exists() and pid.read_text())
     asking.cancel()
     await asyncio.wait([asking])
@@ -394,15 +398,16 @@ async def test_a_question_to_a_program_is_withdrawn_with_its_call(tmp_path: Path
         (None, None, "run unasked (no terminal is attached; see SMCP_CONFIRM)"),
         (
             None,
-            ByProgram(["x"]),
+            partial(ask_program, ["x"]),
             "are confirmed by the program of SMCP_CONFIRM_COMMAND (SMCP_CONFIRM=allow asks nobody)",
         ),
         (Confirm.ASK, None, "are refused (SMCP_CONFIRM=ask, and nobody can be asked)"),
-        (Confirm.ALLOW, ByProgram(["x"]), "run unasked (SMCP_CONFIRM=allow)"),
+        (Confirm.ALLOW, partial(ask_program, ["x"]), "run unasked (SMCP_CONFIRM=allow)"),
         (Confirm.DENY, None, "are refused (SMCP_CONFIRM=deny)"),
     ],
 )
 async def test_the_policy_that_holds_is_told_with_its_reason(
     setting: Confirm | None, asker: Asker | None, policy: str
 ) -> None:
-    assert confirmation_by(setting, asker).policy == policy
+    where = "by the program of SMCP_CONFIRM_COMMAND"
+    assert confirmation_by(setting, asker, where=where).policy == policy

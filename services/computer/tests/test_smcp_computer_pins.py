@@ -195,7 +195,7 @@ async def test_a_tool_that_changes_while_its_call_is_confirmed_does_not_run(nats
     class Slow:
         turn = asyncio.Lock()
 
-        async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
+        async def __call__(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
             asked.set()
             await approved.wait()
             return Answer.YES

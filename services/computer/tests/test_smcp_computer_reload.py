@@ -217,9 +217,8 @@ class Slow:
 
     def __init__(self) -> None:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
-        self.turn = asyncio.Lock()
 
-    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
+    async def __call__(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
         self.asked.set()
         await self.answers.wait()
         return Answer.YES

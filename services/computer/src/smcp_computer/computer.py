@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
@@ -23,8 +24,8 @@ from smcp_computer.config.file import ComputerConfig, file_changes, load_config,
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretStore
-from smcp_computer.confirmation import Asker, AtTerminal, ByProgram, Confirmation
-from smcp_computer.elicitation import InputTerminal, OpenElicitations
+from smcp_computer.confirmation import PROGRAM, Asker, Confirmation, ask_at_terminal, ask_program
+from smcp_computer.elicitation import OpenElicitations, answered_at
 from smcp_computer.handlers.resources import resource_handlers
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
@@ -150,12 +151,13 @@ class Computer:
         self.seat = Seat(settings.office, settings.name)
         self.access = Access(lambda: self.fleet.config.host, self.catalogue, settings.office)
         self.resources = OfferedResources(self.fleet, self.outbox, tasks)
-        program = settings.confirm_command
-        asker = options.get("asker") or (None if terminal is None else AtTerminal(terminal))
-        if program is not None:
-            asker = ByProgram(shlex.split(program))
+        asker, where = options.get("asker"), "at this terminal"
+        if settings.confirm_command is not None:
+            asker, where = partial(ask_program, shlex.split(settings.confirm_command)), f"by the program of {PROGRAM}"
+        elif asker is None and terminal is not None:
+            asker = partial(ask_at_terminal, terminal)
         trail = options.get("trail") or Trail(logging.getLogger(EVENTS))
-        self.confirmation = Confirmation(settings.confirm, asker, self.seat, trail)
+        self.confirmation = Confirmation(settings.confirm, asker, self.seat, trail, where)
         _log.info("tool calls %s, unless the configuration says otherwise", self.confirmation.policy)
         self.calls = ToolCalls(
             self.catalogue,
@@ -169,7 +171,7 @@ class Computer:
             # Agents know the tools from the process before a restart: their calls wait, as they did for the seat
             start_s=settings.start_s if settings.restart else settings.wait_s,
             elicitations=OpenElicitations(settings.question_s),
-            at_terminal=InputTerminal(terminal) if settings.elicit == "terminal" else None,
+            at_terminal=partial(answered_at, terminal) if settings.elicit == "terminal" else None,
             ended=calls_timed(self.metrics),
         )
         self.dispatcher = Dispatcher(

@@ -9,11 +9,11 @@ import json
 import logging
 import time
 from asyncio.subprocess import DEVNULL
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from tempfile import TemporaryFile
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import mcp_types as types
 
@@ -50,15 +50,9 @@ class ApprovalNeeded(Exception):
     """The Agent has to approve the call. The text is for its user."""
 
 
-class Asker(Protocol):
-    """Somebody who can be asked whether a tool may run. Cancelling withdraws the request."""
-
-    @property
-    def turn(self) -> asyncio.Lock:
-        """Is held while asking: whoever is asked gets one approval request at a time."""
-
-    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
-        """`user`: for whom the Agent calls, if for others. Raises TerminalGone: nobody can be asked any more."""
+Asker = Callable[[Target, ToolCallReq, str | None], Awaitable[Answer]]
+"""Asks somebody whether a tool may run; the text is the user for whom the Agent calls, if for others. Cancelling
+withdraws the request. Raises TerminalGone: nobody can be asked any more."""
 
 
 def wanted(
@@ -103,10 +97,13 @@ def _is_destructive(tool: types.Tool) -> bool:
 
 class Confirmation:
     """Whether a tool may run: decided by the configuration, or by who is asked. `setting`: of `SMCP_CONFIRM`. `asker`
-    None: nobody can be asked. `trail` gets a record of each answer."""
+    None: nobody can be asked. `trail` gets a record of each answer. `where`: they are asked, for the user."""
 
-    def __init__(self, setting: str | None, asker: Asker | None, seat: Seat, trail: Trail) -> None:
-        self._asker, self._seat, self._trail = asker, seat, trail
+    def __init__(
+        self, setting: str | None, asker: Asker | None, seat: Seat, trail: Trail, where: str = "at this terminal"
+    ) -> None:
+        self._asker, self._seat, self._trail, self._where = asker, seat, trail, where
+        self._turn = asyncio.Lock()
         self._by_agent = setting == "agent"
         self._is_default = setting is None
         default = Confirm.ASK if asker or self._by_agent else Confirm.ALLOW
@@ -126,7 +123,7 @@ class Confirmation:
             return f"run unasked ({f'no terminal is attached; see {SETTING}' if self._is_default else given})"
         if self.setting is Confirm.DENY or self._asker is None:
             return f"are refused ({given}{'' if self.setting is Confirm.DENY else ', and nobody can be asked'})"
-        return f"are confirmed {self._asker} ({f'{SETTING}=allow asks nobody' if self._is_default else given})"
+        return f"are confirmed {self._where} ({f'{SETTING}=allow asks nobody' if self._is_default else given})"
 
     async def refusal(
         self, target: Target, request: ToolCallReq, caller: Caller, *, approved: bool | None = None
@@ -172,10 +169,10 @@ class Confirmation:
     async def _asked(self, target: Target, request: ToolCallReq, user: str | None) -> Answer | None:
         """None: the answer to the call before this one is remembered."""
         assert self._asker is not None  # else `refused_by` says so
-        async with self._asker.turn:
+        async with self._turn:
             if self._is_remembered(target):
                 return None
-            answer = await self._asker.ask(target, request, user)
+            answer = await self._asker(target, request, user)
             if answer in (Answer.ALWAYS, Answer.HOUR):
                 until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
                 self._remembered[target.ref] = (_allowed(target), until)
@@ -228,63 +225,44 @@ _WORDS: Final = {"y": Answer.YES, "yes": Answer.YES, "always": Answer.ALWAYS, "h
 _PROMPT: Final = "Run it? [y/N, 'always' for this tool, 'hour' for an hour] "
 
 
-class AtTerminal:
-    """Asks the user of this host."""
-
-    def __init__(self, terminal: Terminal) -> None:
-        self._terminal = terminal
-        self.turn = terminal.turn
-
-    def __str__(self) -> str:
-        return "at this terminal"
-
-    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
-        text, prompt, words = approval_text(target.ref, request.agent, request.params, user), _PROMPT, _WORDS
-        if len(text) > LONGEST:
-            return Answer.UNREADABLE
-        if _is_destructive(target.tool):  # not by one key
-            tool = printable(target.ref.tool)
-            prompt = (
-                f"It may destroy something. Type {tool!r} to run it [or 'always {tool}', 'hour {tool}'; Enter: no] "
-            )
-            name = tool.casefold()
-            words = {name: Answer.YES, f"always {name}": Answer.ALWAYS, f"hour {name}": Answer.HOUR, **_REFUSALS}
-        return await self._terminal.ask(text, prompt, words)
+async def ask_at_terminal(terminal: Terminal, target: Target, request: ToolCallReq, user: str | None) -> Answer:
+    """Ask the user of this host."""
+    text, prompt, words = approval_text(target.ref, request.agent, request.params, user), _PROMPT, _WORDS
+    if len(text) > LONGEST:
+        return Answer.UNREADABLE
+    if _is_destructive(target.tool):  # not by one key
+        tool = printable(target.ref.tool)
+        prompt = f"It may destroy something. Type {tool!r} to run it [or 'always {tool}', 'hour {tool}'; Enter: no] "
+        name = tool.casefold()
+        words = {name: Answer.YES, f"always {name}": Answer.ALWAYS, f"hour {name}": Answer.HOUR, **_REFUSALS}
+    async with terminal.turn:
+        return await terminal.ask(text, prompt, words)
 
 
-class ByProgram:
-    """Runs a program for each approval request, without a shell.
+async def ask_program(command: Sequence[str], target: Target, request: ToolCallReq, user: str | None) -> Answer:
+    """Run a program, without a shell.
 
     It gets `{"server", "tool", "agent", "user", "params", "destructive"}` as JSON at its standard input. Exit status 0
     is a yes, another a no.
     """
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = command
-        self.turn = asyncio.Lock()
-
-    def __str__(self) -> str:
-        return f"by the program of {PROGRAM}"
-
-    async def ask(self, target: Target, request: ToolCallReq, user: str | None) -> Answer:
-        tool = {"server": target.ref.server, "tool": target.ref.tool, "destructive": _is_destructive(target.tool)}
-        asked = {**tool, "agent": request.agent, "user": user, "params": request.params}
-        with TemporaryFile() as question:  # no pipe: a program may end before it has read all, or anything
-            question.write(json.dumps(asked).encode())
-            question.seek(0)
-            try:
-                program = await asyncio.create_subprocess_exec(*self._command, stdin=question, stdout=DEVNULL)
-            except OSError as error:
-                _log.warning("%s: cannot be started, so no call is confirmed: %s", PROGRAM, error.strerror)
-                return Answer.NO
+    tool = {"server": target.ref.server, "tool": target.ref.tool, "destructive": _is_destructive(target.tool)}
+    asked = {**tool, "agent": request.agent, "user": user, "params": request.params}
+    with TemporaryFile() as question:  # no pipe: a program may end before it has read all, or anything
+        question.write(json.dumps(asked).encode())
+        question.seek(0)
         try:
-            status = await program.wait()
-        finally:
-            if program.returncode is None:
-                with suppress(ProcessLookupError):
-                    program.kill()
-                await program.wait()
-        return Answer.YES if status == 0 else Answer.NO
+            program = await asyncio.create_subprocess_exec(*command, stdin=question, stdout=DEVNULL)
+        except OSError as error:
+            _log.warning("%s: cannot be started, so no call is confirmed: %s", PROGRAM, error.strerror)
+            return Answer.NO
+    try:
+        status = await program.wait()
+    finally:
+        if program.returncode is None:
+            with suppress(ProcessLookupError):
+                program.kill()
+            await program.wait()
+    return Answer.YES if status == 0 else Answer.NO
 
 
 def approval_text(ref: ToolRef, agent: str, params: Mapping[str, Any], user: str | None = None) -> str:

@@ -2,8 +2,8 @@
 
 Each elicitation is open under a state, a random name that only the Agent it was sent to knows. The next request for
 the same tool with the same parameters brings the state and the answers. A state is used once, and expires.
-`ToolCall` is a call over all its requests; `handlers.tool_call` runs it. With SMCP_ELICIT=terminal an `InputTerminal`
-answers in place of the Agent.
+`ToolCall` is a call over all its requests; `handlers.tool_call` runs it. With SMCP_ELICIT=terminal the user of
+this host answers in place of the Agent.
 """
 
 import asyncio
@@ -251,7 +251,7 @@ class ToolCall:
         try:
             check({**self._open_requests(), key: request}, self.elicited)  # before anything of it is kept
             if self.calls.at_terminal is not None and self.target is not None:
-                answers = await self.calls.at_terminal.answers(self.target, {key: request})
+                answers = await self.calls.at_terminal(self.target, {key: request})
                 return types.ElicitResult.model_validate(answers[key])
             answer: asyncio.Future[types.ElicitResult] = asyncio.get_running_loop().create_future()
             self.unanswered[key] = request, answer
@@ -322,23 +322,18 @@ ACTIONS: Final[Mapping[str, str]] = {"y": "accept", "yes": "accept", "n": "decli
 """MCP's actions of an ElicitResult, by the words for them."""
 
 
-class InputTerminal:
-    """Asks at this host's terminal, line by line. A URL is shown, and never opened."""
-
-    def __init__(self, terminal: Terminal | None) -> None:
-        self._terminal = terminal
-
-    async def answers(self, target: Target, requests: Elicitations) -> Answers:
-        """Raises ElicitationRefused: there is no terminal."""
-        none = "asks at this Computer's terminal (SMCP_ELICIT), but there is no terminal"
-        if self._terminal is None:
-            raise ElicitationRefused(none)
-        asks = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "
-        try:
-            async with self._terminal.turn:
-                return {key: await _answer(self._terminal, asks, each["params"]) for key, each in requests.items()}
-        except TerminalGone:
-            raise ElicitationRefused(none) from None
+async def answered_at(terminal: Terminal | None, target: Target, requests: Elicitations) -> Answers:
+    """Ask at this host's terminal, line by line. A URL is shown, and never opened. Raises ElicitationRefused: there is
+    no terminal."""
+    none = "asks at this Computer's terminal (SMCP_ELICIT), but there is no terminal"
+    if terminal is None:
+        raise ElicitationRefused(none)
+    asks = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "
+    try:
+        async with terminal.turn:
+            return {key: await _answer(terminal, asks, each["params"]) for key, each in requests.items()}
+    except TerminalGone:
+        raise ElicitationRefused(none) from None
 
 
 async def _answer(terminal: Terminal, asks: str, params: Mapping[str, Any]) -> dict[str, Any]:

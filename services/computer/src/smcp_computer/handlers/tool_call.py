@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -18,8 +18,9 @@ from smcp_computer.access import Access
 from smcp_computer.confirmation import ApprovalNeeded, Confirmation, not_confirmed
 from smcp_computer.elicitation import (
     APPROVAL,
+    Answers,
     ElicitationRefused,
-    InputTerminal,
+    Elicitations,
     OpenElicitations,
     ToolCall,
     approval,
@@ -108,7 +109,7 @@ class ToolCalls:
     start_s: float
     """How long a call of an unknown tool waits for servers that have their first start."""
     elicitations: OpenElicitations
-    at_terminal: InputTerminal | None = None
+    at_terminal: Callable[[Target, Elicitations], Awaitable[Answers]] | None = None
     """Answers elicitations in place of the Agent."""
     ended: Callable[..., None] = lambda seconds, outcome, *, trace_id: None
     """Called when a call ends, with its duration (seconds) and its outcome (`CallRecord.outcome`)."""
@@ -312,7 +313,7 @@ class ToolCalls:
                 return call.open(requests, state)
             if not requests:  # it asks to be called again, and does not say when
                 await asyncio.sleep(AGAIN_S)
-            responses = await self.at_terminal.answers(target, requests) if requests and self.at_terminal else None
+            responses = await self.at_terminal(target, requests) if requests and self.at_terminal else None
             answers = {"inputResponses": responses, "requestState": state}
         call.record.ended("tool_error" if result.get("isError") is True else "ok")
         result = tool_results.with_meta(result) if "_meta" in result or "meta" in result else result
