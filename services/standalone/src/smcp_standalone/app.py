@@ -58,9 +58,9 @@ async def open_system(
         host = settings.computer.model_copy(update={**alone, "gateway_url": None})
         computer: Computer | None = None
         async with (
-            AsyncExitStack() as stack,
             open_registry_service(registry, secrets[REGISTRY]),
             open_http_server(own) as front,
+            AsyncExitStack() as stack,
         ):
             enter, ready = stack.enter_async_context, front.readiness
             ready.add("computer", lambda: "not ready" if computer is None or computer.readiness.problems() else None)

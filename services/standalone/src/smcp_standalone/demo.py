@@ -21,7 +21,7 @@ from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_standalone import die_with_parent
 from smcp_standalone.app import System, open_system
 from smcp_standalone.nats_server import find_command
-from smcp_standalone.settings import UpOptions, UpSettings, load_up_settings, uvx_server, with_key
+from smcp_standalone.settings import GATEWAY, UpOptions, UpSettings, load_up_settings, uvx_server, with_key
 
 OFFICE: Final = "demo office"
 COMPUTER: Final = "demo computer"
@@ -30,7 +30,6 @@ FIRST_START_S: Final = 300.0
 CALL_S: Final = 60
 """Longer than the Agent takes to find the other gateway."""
 WHEN: Final = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
-GATEWAY: Final = "demo-gateway"
 CALLERS: Final = 8
 BEFORE_S: Final = 6.0
 """How long calls are made before the gateway is killed: a Computer repeats only what was sent after its first 5 s."""
@@ -59,14 +58,7 @@ async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, 
 
 
 async def demo(repository: Path, directory: Path) -> None:
-    hosts = directory / "hosts.yaml"
-    hosts.write_text(
-        json.dumps({"offices": [OFFICE], "registries": [], "gateways": [GATEWAY], "listen": "127.0.0.1:-1"}),
-        encoding="utf-8",
-    )
-    chosen = UpOptions(
-        office=OFFICE, name=COMPUTER, port=0, config=_config(directory, repository), hosts=hosts, mcp=False
-    )
+    chosen = UpOptions(office=OFFICE, name=COMPUTER, port=0, config=_config(directory, repository), mcp=False)
     settings = with_key(_patient(load_up_settings(chosen, directory)), directory)
     async with AsyncExitStack() as stack:
         typer.echo("Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ...")
