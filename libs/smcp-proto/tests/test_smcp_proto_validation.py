@@ -40,7 +40,7 @@ def refusal_of(model: Any, body: object) -> Malformed:
         ({"timeout": 3601}, "timeout", "must be less than or equal to 3600"),
         ({"computer": ""}, "computer", "a name has 1 to 128 characters, this one has 0"),
         ({"computer": "x" * 10_000}, "computer", "a name has 1 to 128 characters, this one has 10000"),
-        ({"agent": "a\x00"}, "agent", "a name holds no control characters"),
+        ({"agent": "a\x00"}, "agent", "holds a control character, or a lone surrogate"),
         ({"req_id": "a\n"}, "req_id", "holds a control character"),
         ({"params": []}, "params", "must be an object"),
         (

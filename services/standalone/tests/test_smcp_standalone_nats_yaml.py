@@ -124,6 +124,7 @@ OURS = (
     "has to ",
     "must ",
     "a name ",
+    "holds a control character",
     "a credential",
     "each node of a cluster",
 )

@@ -201,7 +201,7 @@ async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str
     credential = tmp_path / "creds.json"
     credential.write_text('{"name": "x", "secret": "y", "inbox_prefix": "x"}')
     for arguments, environment, code, said in (
-        (["room", "a\nb"], {}, 2, "OFFICE: a name holds no control characters"),
+        (["room", "a\nb"], {}, 2, "OFFICE: holds a control character, or a lone surrogate"),
         (["watch", "x" * 10_000], {}, 2, "OFFICE: a name has 1 to 128 characters"),
         (["audit", "list", "--office", "\x1b[31m"], {}, 2, "--office: is empty"),
         (["log-level", "loud"], {}, 2, "LEVEL: 'loud' is none of debug, info"),

@@ -237,17 +237,9 @@ class Office:
                 self._publish(ConfigChanged(computer))
                 self._refresh(computer)
             case _:
-                event = event_of(name, data)
-                self._take(event)
-                self._publish(event)
-                if (
-                    isinstance(event, ResourcesChanged)
-                    and data.get(MISSED) is True
-                    and event.computer in self.computers
-                ):
-                    self._subscriptions.lost(event.computer)
+                self._take(event_of(name, data), missed=data.get(MISSED) is True)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event, *, missed: bool) -> None:
         match event:
             case DesktopChanged(computer):
                 self._answers.outdate(computer, "desktop", again=True)
@@ -255,6 +247,9 @@ class Office:
                 self._answers.outdate(computer, "finder", again=True)
             case ResourcesChanged(computer) | ResourceUpdated(computer):
                 self._answers.outdate(computer, "resources")
+        self._publish(event)
+        if missed and isinstance(event, ResourcesChanged) and event.computer in self.computers:
+            self._subscriptions.lost(event.computer)
 
     def _refresh(self, computer: str) -> None:
         if computer in self._room.computers:

@@ -17,7 +17,6 @@ MAX_NAME_LENGTH = 128
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _ESCAPES = tuple(chr(byte) if byte in _PLAIN else f"={byte:02X}" for byte in range(256))
 _TOKEN = re.compile(r"(?:[A-Za-z0-9_-]|=[0-9A-F]{2})+")
-_REFUSED_CATEGORIES = frozenset({"Cc", "Cs"})
 
 
 def check_name(value: str) -> str:
@@ -25,11 +24,7 @@ def check_name(value: str) -> str:
     name = value if value.isascii() else unicodedata.normalize("NFC", value)
     if not 1 <= len(name) <= MAX_NAME_LENGTH:
         raise ValueError(f"a name has 1 to {MAX_NAME_LENGTH} characters, this one has {len(name)}")
-    if name.isascii() and name.isprintable():
-        return name
-    if any(unicodedata.category(character) in _REFUSED_CATEGORIES for character in name):
-        raise ValueError("a name holds no control characters")
-    return name
+    return name if name.isascii() and name.isprintable() else without_controls(name)
 
 
 Name = Annotated[str, Field(strict=True), AfterValidator(check_name)]

@@ -126,9 +126,11 @@ class McpEndpoint(BaseRoute):
 
     async def _answer_for(self, exchange: BufferedRequest, office: str) -> str:
         request = exchange.request
-        if (response := await self._access.refusal(request, office)) is not None:
-            await response(request.scope, exchange.receive, exchange.send)
-            return "refused"
+        try:
+            await self._access.check(request, office)
+        except SmcpError as error:
+            code, headers = int(error.code), self._access.headers_of(request, error)
+            return await exchange.refuse(code, f"error {code}: {error.message}", code=INVALID_REQUEST, headers=headers)
         holder = self._access.holder(request, office)
         request.scope["state"][_GATE].begin(member=True)
         if exchange.passed_on and self._offices.held.get(office) is None:
@@ -214,17 +216,17 @@ class GatewayCheck:
         auth = {DELEGATES: True} if self._settings.auth_configured else {}
         options = ConnectionOptions(auth=auth, token=self._settings.gateway_token)
         while True:
-            why, least = None, 0.0
             try:
                 await (await addresses.connect(options, lambda event, data: None)).close()
             except SmcpError as error:
-                why, least = _problem(error), delay(error)
+                why, pause = _problem(error), max(delay(error), backoff.next())
+            else:
+                why, pause = None, jittered(CHECK_S)
+                backoff.reset()
             if why is not None and why != self.problem:
                 _log.error("not ready", extra={"why": why})
             self.problem = why
-            if why is None:
-                backoff.reset()
-            await asyncio.sleep(max(least, jittered(CHECK_S) if why is None else backoff.next()))
+            await asyncio.sleep(pause)
 
 
 def _problem(error: SmcpError) -> str | None:

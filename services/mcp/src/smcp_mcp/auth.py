@@ -17,7 +17,7 @@ from mcp.server import Server
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types import INTERNAL_ERROR
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -85,22 +85,16 @@ class Authorization:
                 tasks.create_task(self._authenticator.run())
                 tasks.create_task(self._end_invalid())
 
-    async def refusal(self, request: Request, office: str) -> Response | None:
-        """The answer for a caller who may not use the office. Else sets `request.scope["user"]`, for the MCP SDK and
-        `may`."""
+    async def check(self, request: Request, office: str) -> None:
+        """Set `request.scope["user"]`, for the MCP SDK and `may`. Raises SmcpError: the caller may not use it."""
         if self._authenticator is None:
-            return None
-        source = self._source(request)
-        token = bearer_token(request.headers.get(HEADER, ""))
-        try:
-            principal = await self._authenticator.authenticate(token, source, audience=self._resource(request))
-            if (refused := decide(principal.grants, office=office, role="agent", name=None)) is not None:
-                raise refused
-        except SmcpError as error:
-            return self._refused(request, error, has_token=token is not None)
+            return
+        token, source = bearer_token(request.headers.get(HEADER, "")), self._source(request)
+        principal = await self._authenticator.authenticate(token, source, audience=self._resource(request))
+        if (refused := decide(principal.grants, office=office, role="agent", name=None)) is not None:
+            raise refused
         request.scope["user"] = _User(principal)
         _sender.set(principal)
-        return None
 
     def subject(self, request: Request) -> str:
         principal = _principal_of(request)
@@ -212,24 +206,18 @@ class Authorization:
             }
         )
 
-    def _refused(self, request: Request, error: SmcpError, *, has_token: bool) -> Response:
-        headers = {"Cache-Control": "no-store"}
+    def headers_of(self, request: Request, error: SmcpError) -> dict[str, str]:
+        """Headers of the answer for a caller whom `check` refused."""
+        if not isinstance(error, NotAuthenticated | NotAllowed):
+            return {"retry-after": str(error.details.get("retry_after_s", 1))}
         parameters = {}
         if self._issuer is not None:
             parameters["resource_metadata"] = f"{self._public_url}{METADATA}{_path(request)}"
-        match error:
-            case NotAuthenticated() | NotAllowed():
-                if has_token:
-                    kind = "invalid_token" if isinstance(error, NotAuthenticated) else "insufficient_scope"
-                    parameters |= {"error": kind, "error_description": quoted(error.message)}
-                said = ", ".join(f'{name}="{value}"' for name, value in parameters.items())
-                headers["WWW-Authenticate"] = f"Bearer {said}".rstrip()
-            case RateLimited(details={"retry_after_s": wait}):
-                headers["Retry-After"] = str(wait)
-            case _:
-                headers["Retry-After"] = "1"
-        body = {"code": INVALID_REQUEST, "message": f"error {int(error.code)}: {error.message}"}
-        return JSONResponse({"jsonrpc": "2.0", "id": None, "error": body}, status_code=int(error.code), headers=headers)
+        if bearer_token(request.headers.get(HEADER, "")) is not None:
+            kind = "invalid_token" if isinstance(error, NotAuthenticated) else "insufficient_scope"
+            parameters |= {"error": kind, "error_description": quoted(error.message)}
+        said = ", ".join(f'{name}="{value}"' for name, value in parameters.items())
+        return {"www-authenticate": f"Bearer {said}".rstrip()}
 
 
 def _principal_of(request: Request | None) -> Principal | None:

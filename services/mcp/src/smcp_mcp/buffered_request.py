@@ -170,20 +170,22 @@ class BufferedRequest:
         await self.send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def refuse(
-        self, status: int, message: str, *, code: int = INTERNAL_ERROR, data: Mapping[str, Any] | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        code: int = INTERNAL_ERROR,
+        data: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> str:
         """Answer with a JSON-RPC error, or end an answer that has begun by it. Returns `refused`."""
         error = {"code": code, "message": message} | ({"data": data} if data else {})
         body = exact_json.written({"jsonrpc": "2.0", "id": self._id, "error": error})  # any id, however large
         if not self._started:
-            headers = {
-                "content-type": "application/json",
-                "content-length": str(len(body)),
-                "cache-control": "no-store",
-            }
+            said = {"content-type": "application/json", "content-length": str(len(body)), "cache-control": "no-store"}
             if data and "retry_after_s" in data:
-                headers["retry-after"] = str(math.ceil(data["retry_after_s"]))
-            await self.start(status, Headers(headers).raw)
+                said["retry-after"] = str(math.ceil(data["retry_after_s"]))
+            await self.start(status, Headers({**said, **(headers or {})}).raw)
             await self.send_body(body, more=False)
         elif self._events and self._whole:
             await self.send_body(b"event: message\r\ndata: " + body + b"\r\n\r\n", more=False)

@@ -110,11 +110,7 @@ AnyComputer = Annotated[
     str | None, typer.Argument(metavar="COMPUTER", help="Only this one (default: all of the office).")
 ]
 Server = Annotated[
-    str | None, typer.Option(metavar="SERVER", help="The MCP server to ask (default: the Computer finds out).")
-]
-OnlyServer = Annotated[
-    str | None,
-    typer.Option(metavar="SERVER", help="Only those of this MCP server, by its name in the Computer's configuration."),
+    str | None, typer.Option(metavar="SERVER", help="Only ask this MCP server, by its name in the configuration.")
 ]
 Limit = Annotated[
     float | None,
@@ -276,14 +272,14 @@ async def finder(
 
 
 @asks("asking {computer} for its resources")
-async def resources(agent: SmcpAgent, computer: Computer, server: OnlyServer = None) -> Answer:
+async def resources(agent: SmcpAgent, computer: Computer, server: Server = None) -> Answer:
     """The resources of a Computer."""
     found = [each async for each in agent.iter_resources(computer, server=server)]
     return Answer({"computer": computer, "resources": found}, lambda: print_resources("Resource", "uri", found))
 
 
 @asks("asking {computer} for its templates")
-async def templates(agent: SmcpAgent, computer: Computer, server: OnlyServer = None) -> Answer:
+async def templates(agent: SmcpAgent, computer: Computer, server: Server = None) -> Answer:
     """The templates of resources of a Computer; `complete` finds values for their arguments."""
     found = [each async for each in agent.iter_resource_templates(computer, server=server)]
     return Answer(

@@ -76,7 +76,8 @@ def _fetching(fetch: object) -> Awaitable[str]:
     return fetched
 
 
-_SENDABLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")
+MAX_TOKEN: Final = 8192
+_SENDABLE: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_TOKEN}}}")
 
 
 def check_token(token: str) -> str:
@@ -104,11 +105,6 @@ def token_from(path: Path, said: str) -> Token:
     return partial(asyncio.to_thread, read_token, path, said)
 
 
-_LONGEST: Final = 256
-"""Bytes; a key has 60."""
-_KEY: Final = re.compile(r"smcp_[0-9a-z]+_[A-Za-z0-9_-]+")
-
-
 def local_key(url: str) -> str | None:
     """The key of a `smcp up` of this user at this URL."""
     try:
@@ -119,8 +115,8 @@ def local_key(url: str) -> str | None:
         found = os.fstat(file.fileno())
         if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)):
             return None
-        key = file.read(_LONGEST).decode("ascii", "replace").strip()
-        return key if _KEY.fullmatch(key) else None
+        key = file.read(MAX_TOKEN).decode("ascii", "replace").strip()
+        return key if _SENDABLE.fullmatch(key) else None
 
 
 def shared_key(url: str, key: str) -> AbstractContextManager[None]:
