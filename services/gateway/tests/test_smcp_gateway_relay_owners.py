@@ -178,7 +178,7 @@ async def test_a_hanging_owner_is_given_most_of_a_lease(nats_url: str) -> None:
         raise AssertionError
 
     async with (
-        gateway_world(nats_url, lease_s=SHORT_LEASE_S) as world,
+        gateway_world(nats_url, settings={"lease_s": SHORT_LEASE_S}) as world,
         connected(world.url) as anna,
         world.computer(OFFICE, "box", frozen),
     ):
