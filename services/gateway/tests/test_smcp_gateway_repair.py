@@ -182,7 +182,7 @@ async def test_a_join_is_taken_back_when_the_list_of_its_office_cannot_be_had(na
 
     buses.between = between
     async with (
-        gateway_world(nats_url, gateways=2, bad=buses, lease_s=SHORT_LEASE_S) as world,
+        gateway_world(nats_url, gateways=2, bad=buses, settings={"lease_s": SHORT_LEASE_S}) as world,
         connected(world.gateways[1].url) as car,
         connected(world.url) as box,
     ):

@@ -212,8 +212,8 @@ async def gateway_world(
         registry: False: there are registries already.
         kv_replicas: on how many nodes of NATS the rooms are kept.
         bad: makes the buses bad.
-        pings: clients are pinged as the lease says it, which is always so with a short one. Otherwise a client has a
-            minute to answer: services and clients share a process, and on a busy machine it may be late by seconds.
+        pings: clients are pinged as the lease says it. Otherwise a client has a minute to answer: services and clients
+            share a process, and on a busy machine it may be late by seconds.
         settings: more of the gateways'. Gateways do not rebalance their clients, unless it says so (`rebalance_s`):
             tests choose which gateway has whom. A short `lease_s` here renews leases often, and none runs out.
     """
@@ -249,7 +249,7 @@ async def gateway_world(
                 **{"lease_s": lease_s, "rebalance_s": 0.0, **settings},
             )
             gateway = await stack.enter_async_context(open_gateway(gateway_settings, used))
-            if not pings and lease_s > SHORT_LEASE_S:
+            if not pings:
                 gateway.transport._engine.ping_interval = gateway.transport._engine.ping_timeout = PATIENCE_S
             world.gateways.append(gateway)
         yield world
