@@ -1,6 +1,5 @@
 """`smcp-agent desktop | finder | resources | read | watch`; as processes where that makes a difference."""
 
-import asyncio
 import json
 import os
 from typing import Any
@@ -135,15 +134,6 @@ async def test_the_error_for_a_timed_out_read_does_not_mention_tools() -> None:
         assert (code, out, err.splitlines()[0]) == (1, b"", f"{said} (the tool may have run nevertheless)")
 
 
-async def test_a_request_waits_as_long_as_its_timeout() -> None:
-    async with fake_gateway() as gateway:
-        computer_at(gateway)
-        gateway.answers |= dict.fromkeys(list(gateway.answers), gateway.never)
-        questions = (("read", "red", "file:///t"), ("resources", "red"))
-        found = await asyncio.gather(*(run(gateway, *question, "--timeout", "0.7") for question in questions))
-        assert found == [(1, b"", "error 408: there was no answer within 0.7 s\n")] * len(questions)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -152,8 +142,6 @@ async def test_a_request_waits_as_long_as_its_timeout() -> None:
         (["finder", "red", "--limit", "101"], "--limit"),
         (["finder", "red", "--offset", "-1"], "--offset"),
         (["read", "red"], "URI"),
-        (["read", "red", "u", "--timeout", "0"], "'0' is not a positive number of seconds"),
-        (["finder", "red", "--timeout", "nan"], "--timeout"),
         (["watch", "--for", "nan"], "'nan' is not a positive number of seconds"),
         (["watch", "--for", "inf"], "--for"),
         (["watch", "--for", "-1"], "--for"),

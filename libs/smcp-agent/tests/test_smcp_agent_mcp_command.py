@@ -198,8 +198,8 @@ def test_without_the_mcp_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         assert result.stderr.splitlines() == ["smcp-agent mcp needs the MCP SDK: pip install './libs/smcp-agent[mcp]'"]
 
 
-def test_an_entry_has_the_name_and_the_limit_that_were_given() -> None:
-    given = ["--name", "bob", "--max-payload", "2000000"]
+def test_an_entry_has_the_name_that_was_given() -> None:
+    given = ["--name", "bob"]
     plain, named = (CliRunner().invoke(app, ["mcp", "install", "cursor", "--print", *more]) for more in ([], given))
     [options, more] = (json.loads(each.stdout)["mcpServers"]["smcp"]["args"] for each in (plain, named))
     assert more == [*options, *given]

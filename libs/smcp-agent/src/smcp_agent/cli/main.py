@@ -37,7 +37,6 @@ from smcp_agent.cli.output import (
 from smcp_agent.cli.parameters import ARGUMENT_FORMS, convert_texts, read_parameters
 from smcp_agent.cli.run_command import Answer, Options, ask, completions, follow, no_tools, run
 from smcp_agent.client import SmcpAgent
-from smcp_agent.connecting.options import MAX_PAYLOAD
 from smcp_agent.errors import BadReply
 from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S
 from smcp_proto.catalog import trace_id
@@ -112,15 +111,6 @@ AnyComputer = Annotated[
 Server = Annotated[
     str | None, typer.Option(metavar="SERVER", help="Only ask this MCP server, by its name in the configuration.")
 ]
-Limit = Annotated[
-    float | None,
-    typer.Option(
-        "--timeout",
-        parser=parse_limit,
-        metavar="SECONDS",
-        help="Give up after this time (default: 30 s).",
-    ),
-]
 
 app = typer.Typer(
     name="smcp-agent",
@@ -159,42 +149,29 @@ def options(
             "the variable is safer.",
         ),
     ] = "",
-    max_payload: Annotated[
-        int,
-        typer.Option(
-            envvar="SMCP_MAX_PAYLOAD",
-            min=1,
-            metavar="BYTES",
-            help="The largest result; the services have the same setting.",
-        ),
-    ] = MAX_PAYLOAD,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")] = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Use the tools, desktops and documents of the Computers in an office."""
-    context.obj = Options.chosen(url, office, name, token, max_payload, as_json=as_json)
+    context.obj = Options.chosen(url, office, name, token, as_json=as_json)
 
 
 Query = Callable[..., Awaitable[Answer]]
 
 
 def asks(what: str, name: str | None = None) -> Callable[[Query], Query]:
-    """Define the command of a query: the parameters after the Agent, and `--timeout`; `what` is shown meanwhile."""
+    """Define the command of a query: its parameters are those after the Agent; `what` is shown meanwhile."""
 
     def define(query: Query) -> Query:
-        def command(context: typer.Context, timeout: float | None, **given: Any) -> None:
-            ask(context.obj, working(what.format(**given)), lambda agent: query(agent, **given), timeout=timeout)
+        def command(context: typer.Context, **given: Any) -> None:
+            ask(context.obj, working(what.format(**given)), lambda agent: query(agent, **given))
 
         _, *parameters = signature(query).parameters.values()
-        kinds = {"context": typer.Context, **{each.name: each.annotation for each in parameters}, "timeout": Limit}
-        defaults = {each.name: each.default for each in parameters} | {"timeout": None}
-        command.__annotations__ = kinds
-        own = [
-            Parameter(each, Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(each, Parameter.empty))
-            for each, kind in kinds.items()
-        ]
+        own = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+        own += [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
+        command.__annotations__ = {each.name: each.annotation for each in own}
         command.__signature__ = Signature(own)  # type: ignore[attr-defined]
         app.command(name or query.__name__, help=query.__doc__)(command)
         return query

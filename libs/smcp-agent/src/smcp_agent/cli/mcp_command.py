@@ -115,8 +115,7 @@ def install(
     run(chosen, _check(chosen))
     known = CLIENTS[client]
     arguments = ["mcp", "--url", ",".join(chosen.urls), "--office", chosen.office]
-    for option, value in (("name", chosen.name), ("max_payload", chosen.max_payload)):
-        arguments += _if_given(context, option, str(value))
+    arguments += [] if context.find_root().params["name"] is None else ["--name", chosen.name]
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     arguments += more or []
     wanted = {**known.fields, "command": _command(), "args": arguments}
@@ -137,11 +136,6 @@ def install(
         print_failure(f"{known.path} is left as it is: {error}")
         raise typer.Exit(FAILED) from None
     print_hint(f"Written. {f'The former file is {backup}. ' if backup else ''}Restart {known.title}.")
-
-
-def _if_given(context: typer.Context, option: str, value: str) -> list[str]:
-    source = context.find_root().get_parameter_source(option)
-    return [] if source is None or source.name == "DEFAULT" else [f"--{option.replace('_', '-')}", value]
 
 
 def _command() -> str:

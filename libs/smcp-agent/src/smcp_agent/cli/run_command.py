@@ -18,8 +18,8 @@ from rich.progress import Progress
 
 from smcp_agent.cli.output import print_error, print_event, print_hint, print_json
 from smcp_agent.client import SmcpAgent
-from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
-from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, SmcpError, TimedOut
+from smcp_agent.connecting.options import Token
+from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, SmcpError
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -37,26 +37,15 @@ class Options:
     office: str
     name: str
     json: bool
-    max_payload: int
     token: Token | None = field(default=None, repr=False)
 
     @classmethod
-    def chosen(
-        cls, url: str, office: str, name: str | None, token: str, max_payload: int, *, as_json: bool
-    ) -> "Options":
+    def chosen(cls, url: str, office: str, name: str | None, token: str, *, as_json: bool) -> "Options":
         urls = [each.strip() for each in url.split(",")]
-        return cls(urls, office, default_name() if name is None else name, as_json, max_payload, token or None)
+        return cls(urls, office, default_name() if name is None else name, as_json, token or None)
 
     def agent(self, max_away: float = math.inf) -> SmcpAgent:
-        max_message = self.max_payload + MAX_MESSAGE - MAX_PAYLOAD
-        return SmcpAgent(
-            self.urls,
-            office=self.office,
-            name=self.name,
-            token=self.token,
-            max_message=max_message,
-            max_away=max_away,
-        )
+        return SmcpAgent(self.urls, office=self.office, name=self.name, token=self.token, max_away=max_away)
 
 
 def default_name() -> str:
@@ -73,7 +62,7 @@ def completions(
 ) -> list[str]:
     """Shell completion: the names with this prefix. Empty if it cannot join: an office has one seat for an Agent."""
     given = context.find_root().params
-    chosen = Options.chosen(*(given[each] for each in ("url", "office", "name", "token", "max_payload")), as_json=False)
+    chosen = Options.chosen(*(given[each] for each in ("url", "office", "name", "token")), as_json=False)
 
     async def names() -> list[str]:
         async with asyncio.timeout(HELP_S), chosen.agent() as agent:
@@ -106,21 +95,16 @@ def ask(
     query: Callable[[SmcpAgent], Awaitable[Answer]],
     *,
     ids: Mapping[str, str] | None = None,
-    timeout: float | None = None,
 ) -> None:
-    """Run a command that makes one query within `timeout` seconds, and print the answer; `shown` is shown meanwhile.
-    `ids` are those of a call, for its error."""
+    """Run a command that makes one query, and print the answer; `shown` is shown meanwhile. `ids` are those of a call,
+    for its error."""
     sent: dict[str, str] = {}
 
     async def work() -> bool:
-        try:
-            async with asyncio.timeout(timeout):
-                with shown:
-                    async with chosen.agent() as agent:
-                        sent.update(ids or {})
-                        answer = await query(agent)
-        except TimeoutError:
-            raise TimedOut(f"there was no answer within {timeout:g} s") from None
+        with shown:
+            async with chosen.agent() as agent:
+                sent.update(ids or {})
+                answer = await query(agent)
         if chosen.json:
             print_json(answer.json)
         else:
