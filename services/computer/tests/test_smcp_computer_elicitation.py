@@ -16,13 +16,13 @@ from smcp_computer.elicitation import (
     MAX_BYTES,
     MAX_KEPT_RESULT,
     MAX_PER_CALL,
-    CallNames,
     ElicitationRefused,
     OpenElicitation,
     OpenElicitations,
     ToolCall,
     approval,
     check,
+    digest,
 )
 from smcp_computer.handlers.tool_call import CallRecord
 from smcp_computer.mcp.sdk_adapter import Watch
@@ -52,7 +52,8 @@ def request(req_id: str = "1", **fields: Any) -> ToolCallReq:
 def elicitation(req_id: str = "1", waiting: Waiting | None = None, form: Any = FORM) -> OpenElicitation:
     target = cast("Target", None)  # not looked at here
     call = cast("Any", waiting)
-    return OpenElicitation(CallNames.of(request(req_id)), "key-1", target, {"q": form}, 1, waiting=call)
+    params, size = digest(request())
+    return OpenElicitation("anna", req_id, "book", params, size, "key-1", target, {"q": form}, 1, waiting=call)
 
 
 async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the_calls_that_wait() -> None:
@@ -88,7 +89,7 @@ async def test_one_users_waiting_calls_leave_room_for_the_parameters_of_others()
 
     def waiting(req_id: str, subject: str) -> OpenElicitation:
         asked = elicitation(req_id, Waiting())
-        return replace(asked, subject=subject, request=replace(asked.request, size=8 * 1024 * 1024))
+        return replace(asked, subject=subject, size=8 * 1024 * 1024)
 
     elicitations.add(waiting("1", "key-1"))
     elicitations.add(waiting("2", "key-1"))
@@ -129,7 +130,7 @@ async def test_only_the_subject_that_was_asked_can_answer() -> None:
         elicitations.take(answer, "key-2")
     assert refused.value.details["field"] == "input_state"
     assert "older than 60 s (SMCP_QUESTION_S). The tool did not continue" in refused.value.message
-    assert elicitations.take(answer, "key-1").request.req_id == "1"
+    assert elicitations.take(answer, "key-1").req_id == "1"
     assert len(elicitations) == 0
 
 
@@ -153,11 +154,10 @@ def test_what_mcp_has_deprecated_is_refused(method: str) -> None:
 
 async def test_an_mcp_server_cannot_pose_as_the_computers_approval_request() -> None:
     elicitations = OpenElicitations(within_s=60)
-    target, names = cast("Target", None), CallNames.of(request())
     asked = approval("'box' wants to run 'book'. Run it?")
     with pytest.raises(ElicitationRefused, match="under 'a2c_approval': such a key is the Computer's own"):
         check(asked, 1)
-    result = elicitations.add(OpenElicitation(names, "key-1", target, asked, 1, is_approval=True))
+    result = elicitations.add(replace(elicitation(), requests=asked, is_approval=True))
     assert list(result["meta"]["a2c_input_required"]["requests"]) == ["a2c_approval"]
 
 

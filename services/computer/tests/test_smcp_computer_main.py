@@ -141,12 +141,9 @@ DOUBTS = (
 )
 
 
-async def test_validate_warns_of_unknown_fields_and_if_strict_refuses_them(tmp_path: Path) -> None:
+async def test_validate_warns_of_unknown_fields(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text(json.dumps(DOUBTFUL))
-    code, _, err = await run("validate", str(file), "--strict")
-    assert code == 2
-    assert sorted(err.splitlines()) == sorted(f"error: {file}: {doubt}" for doubt in DOUBTS)
     code, out, err = await run("validate", str(file))
     assert (code, "2 servers" in out) == (0, True)
     assert sorted(err.splitlines()) == sorted(f"warning: {file}: {doubt}" for doubt in DOUBTS)
@@ -167,15 +164,14 @@ async def test_run_says_each_error_and_each_warning_of_a_bad_file_on_a_line_of_i
     assert (code, [line.partition(f": {file}: ")[0] for line in err.splitlines()]) == (2, ["error", "error", "warning"])
 
 
-async def test_a_file_without_servers_is_refused_by_a_strict_validate(tmp_path: Path) -> None:
+async def test_validate_warns_of_a_file_without_servers(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text("{}")
-    code, _, err = await run("validate", str(file), "--strict")
-    assert (code, err) == (2, f"error: {file}: names no MCP servers, so none runs\n")
+    code, _, err = await run("validate", str(file))
+    assert (code, err) == (0, f"warning: {file}: names no MCP servers, so none runs\n")
 
 
-@pytest.mark.parametrize("strict", [False, True])
-async def test_validate_says_all_errors_and_warnings_together(tmp_path: Path, strict: bool) -> None:
+async def test_validate_says_all_errors_and_warnings_together(tmp_path: Path) -> None:
     file = write(
         tmp_path / "c.json",
         broken={"type": "stdio", "server_parameters": {}},
@@ -183,20 +179,18 @@ async def test_validate_says_all_errors_and_warnings_together(tmp_path: Path, st
         gone={"command": "no-such-program", "alwaysAllow": ["*"]},
         dear={"command": sys.executable, "args": ["--token=abcdef", "$HOME"]},
     )
-    doubt = "error" if strict else "warning"
     expected = {
         "servers.broken.server_parameters.command": "error",
         "servers.url.url": "error",
-        "servers.gone.alwaysAllow": doubt,
-        "servers.dear.args.0": doubt,
-        "servers.dear.args.1": doubt,
+        "servers.gone.alwaysAllow": "warning",
+        "servers.dear.args.0": "warning",
+        "servers.dear.args.1": "warning",
     }
-    options = ["--strict"] if strict else []
-    code, _, err = await run("validate", file, *options)
+    code, _, err = await run("validate", file)
     assert code == 2
     said = [line.split(": ")[:3] for line in err.splitlines()]
     assert sorted(said) == sorted([kind, file, place] for place, kind in expected.items())
-    code, out, err = await run("validate", file, "--json", *options)
+    code, out, err = await run("validate", file, "--json")
     report = json.loads(out)
     assert (code, err, report.keys()) == (2, "", {"errors", "warnings"})
     assert {text.split(": ")[0] for text in report["errors"]} == {

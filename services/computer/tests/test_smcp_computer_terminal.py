@@ -38,7 +38,7 @@ async def test_another_word_asks_again() -> None:
 async def test_a_secret_is_not_shown_while_it_is_typed_and_what_follows_is() -> None:
     async with terminal_user() as user:
         terminal = Terminal(user.device)
-        asking = asyncio.create_task(asked(terminal, terminal.secret("The token", "token: ")))
+        asking = asyncio.create_task(asked(terminal, terminal.line("The token", "token: ", hidden=True)))
         await user.sees("token: ")
         user.types("s3cret\n")
         assert await asyncio.wait_for(asking, 30) == "s3cret"
@@ -76,7 +76,7 @@ async def test_questions_come_one_at_a_time_and_a_cancelled_one_is_withdrawn() -
         terminal = Terminal(user.device)
         first = asyncio.create_task(asked(terminal, terminal.line("First", "1> ")))
         await user.sees("1> ")
-        second = asyncio.create_task(asked(terminal, terminal.secret("Second", "2> ")))
+        second = asyncio.create_task(asked(terminal, terminal.line("Second", "2> ", hidden=True)))
         user.types("typed for the first")
         await user.sees("typed for the first")
         first.cancel()

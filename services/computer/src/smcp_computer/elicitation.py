@@ -59,27 +59,21 @@ class ElicitationRefused(Exception):
     """An elicitation is not sent to a user. The text says why, for the MCP server and the Agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallNames:
-    """What identifies a call, without its parameters: they may have megabytes."""
-
-    agent: str
-    req_id: str
-    tool_name: str
-    params: bytes
-    """Their digest."""
-    size: int
-    """Of the parameters, in bytes."""
-
-    @classmethod
-    def of(cls, request: ToolCallReq) -> "CallNames":
-        params = exact_json.written(request.params, sort_keys=True)
-        return cls(request.agent, request.req_id, request.tool_name, hashlib.sha256(params).digest(), len(params))
+def digest(request: ToolCallReq) -> tuple[bytes, int]:
+    """What identifies the parameters of a call, which may have megabytes, and their size in bytes."""
+    params = exact_json.written(request.params, sort_keys=True)
+    return hashlib.sha256(params).digest(), len(params)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenElicitation:
-    request: CallNames
+    agent: str
+    req_id: str
+    tool_name: str
+    params: bytes
+    """The digest of the call's parameters."""
+    size: int
+    """Of the parameters, in bytes."""
     subject: str
     """The caller's (`Caller.subject`)."""
     target: Target
@@ -107,14 +101,14 @@ class OpenElicitations:
 
     def add(self, elicitation: OpenElicitation) -> dict[str, Any]:
         """The result that sends it, `check`ed, to the Agent. Raises ElicitationRefused: there are too many."""
-        kept = 0 if elicitation.waiting is None else elicitation.request.size
-        share = self._budget.take(max(kept, LEAST_SHARE), elicitation.subject or elicitation.request.agent)
+        kept = 0 if elicitation.waiting is None else elicitation.size
+        share = self._budget.take(max(kept, LEAST_SHARE), elicitation.subject or elicitation.agent)
         if share is None:
             raise ElicitationRefused("cannot ask: too many or too large calls of this user wait for answers already")
         state = token_urlsafe()
         timer = asyncio.get_running_loop().call_later(self._within_s, self._drop, state, "timeout")
         self._open[state] = elicitation, timer, share
-        tool = elicitation.request.tool_name
+        tool = elicitation.tool_name
         said = "; ".join(_shown(each) for each in elicitation.requests.values())
         what = "approval, and has not run" if elicitation.is_approval else "an answer, and has not ended"
         result = tool_results.failed(f"the tool {tool!r} needs {what}. The question: {said}")
@@ -129,12 +123,12 @@ class OpenElicitations:
         if state is None or answers is None:
             raise refused("input_responses" if answers is None else "input_state", "is missing beside the other")
         found = None if state not in self._open else self._open[state][0]
-        if found is None or (found.request.agent, found.subject) != (request.agent, subject):
+        if found is None or (found.agent, found.subject) != (request.agent, subject):
             why = f"used, cancelled, issued to another Agent, or older than {self._within_s:g} s (SMCP_QUESTION_S)"
             raise refused("input_state", f"is unknown: {why}. The tool did not continue with this answer")
-        if found.request.tool_name != request.tool_name:
+        if found.tool_name != request.tool_name:
             raise refused("input_state", "belongs to an elicitation of another tool")
-        if found.request.params != CallNames.of(request).params:
+        if found.params != digest(request)[0]:
             raise refused("params", "differ from those of the call that was answered with the elicitation")
         check_answers(found.requests, answers)
         self._remove(state)
@@ -144,8 +138,7 @@ class OpenElicitations:
         """The Agent does not answer the elicitations of this call (its `req_id` and subject); None: of any call, as it
         has left the office."""
         for state, (elicitation, _, _) in list(self._open.items()):
-            names = elicitation.request
-            if names.agent == agent and call in (None, (names.req_id, elicitation.subject)):
+            if elicitation.agent == agent and call in (None, (elicitation.req_id, elicitation.subject)):
                 self._drop(state, "cancelled")
 
     def close(self) -> None:
@@ -240,8 +233,7 @@ class ToolCall:
 
     @cached_property
     def identity(self) -> tuple[str, str, str, bytes]:
-        names = CallNames.of(self.request)
-        return names.agent, self.caller.subject, names.tool_name, names.params
+        return self.request.agent, self.caller.subject, self.request.tool_name, digest(self.request)[0]
 
     async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
         """The answer to an elicitation of a server of MCP 2025, while its call runs."""
@@ -302,10 +294,10 @@ class ToolCall:
         """The result that sends elicitations to the Agent; `more` are fields of `OpenElicitation`. Raises
         ElicitationRefused."""
         assert self.target is not None
-        names = CallNames.of(self.request)
-        result = self.calls.elicitations.add(
-            OpenElicitation(names, self.caller.subject, self.target, requests, self.elicited, server_state, **more)
-        )
+        asked, (params, size) = self.request, digest(self.request)
+        call = asked.agent, asked.req_id, asked.tool_name, params, size, self.caller.subject
+        opened = OpenElicitation(*call, self.target, requests, self.elicited, server_state, **more)
+        result = self.calls.elicitations.add(opened)
         self.record.ended("input_required")
         return result
 

@@ -115,23 +115,17 @@ def serve(
 
 @app.command()
 def validate(
-    config: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON file to check")],
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Take warnings, such as of literal secrets, for errors")
-    ] = False,
-    as_json: Json = False,
+    config: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON file to check")], as_json: Json = False
 ) -> None:
     """Check a configuration file: report all errors, unknown fields, and literal secrets."""
     configuration = read_config(config)
     warnings = [*configuration.warnings, *literal_secrets(configuration)]
-    errors = [*configuration.problems, *(warnings if strict else [])]
-    warnings = [] if strict else warnings
     if as_json:
-        print_json({"errors": errors, "warnings": warnings})
+        print_json({"errors": configuration.problems, "warnings": warnings})
     else:
-        _say("error", config, errors)
+        _say("error", config, configuration.problems)
         _say("warning", config, warnings)
-    if errors:
+    if configuration.problems:
         raise typer.Exit(SettingsError.exit_code)
     if not as_json:
         servers, inputs = counted(len(configuration.servers), "server"), counted(len(configuration.inputs), "input")

@@ -80,12 +80,9 @@ class Terminal:
         words = ", ".join(word for word in answers if word)
         return await self._answer(text, prompt, lambda line: answers[line.strip().casefold()], f"Please say: {words}")
 
-    async def secret(self, text: str, prompt: str) -> str:
-        """A line that is not shown while it is typed."""
-        return await self._answer(text, prompt, str, "", hidden=True)
-
-    async def line(self, text: str, prompt: str) -> str:
-        return await self._answer(text, prompt, str, "")
+    async def line(self, text: str, prompt: str, *, hidden: bool = False) -> str:
+        """`hidden`: it is not shown while it is typed."""
+        return await self._answer(text, prompt, str, "", hidden=hidden)
 
     async def choose(self, text: str, prompt: str, options: Sequence[str], default: str | None = None) -> str:
         """One of the options, chosen by its number; by the Enter key `default`, if there is one."""

@@ -175,27 +175,21 @@ def lines_of(page: Records) -> list[Line]:
     ]
 
 
-async def read_stream(bus: Bus, wanted: Wanted) -> AsyncIterator[Line]:
-    """The records of NATS's stream that may match, the oldest first, up to the last one of now. Raises Failure."""
-    page = await read_page(bus, wanted, 0)
-    until = page.last
-    while page.records:
-        for line in lines_of(page):
-            yield line
-        after = page.records[-1].seq
-        if after >= until:
-            return
-        page = await read_page(bus, wanted, after)
-
-
 async def _lines(file: Path | None, wanted: Wanted) -> AsyncIterator[Line]:
+    """The records that may match, the oldest first: of the file, or of NATS's stream up to the last one of now."""
     if file is not None:
         for line in audit_reader.read_file(file):
             yield line
         return
     async with operator_bus() as bus:
-        async for line in read_stream(bus, wanted):
-            yield line
+        page = await read_page(bus, wanted, 0)
+        until = page.last
+        while page.records:
+            for line in lines_of(page):
+                yield line
+            if (after := page.records[-1].seq) >= until:
+                return
+            page = await read_page(bus, wanted, after)
 
 
 def _wanted(given: Mapping[str, Any]) -> Wanted:

@@ -59,9 +59,8 @@ async def _said(
     if isinstance(definition, MCPServerPickStringInput):
         return await terminal.choose(text, f"Which one?{offered} ", definition.options, default)
     if definition.password:
-        known = "" if default is None else "; Enter takes the default"
-        return await terminal.secret(text, f"Its value (not shown{known}): ") or default
-    return await terminal.line(text, f"Its value{offered}: ") or default
+        offered = f" (not shown{'' if default is None else '; Enter takes the default'})"
+    return await terminal.line(text, f"Its value{offered}: ", hidden=definition.password is True) or default
 
 
 def _no_value(definition: MCPServerInput) -> str:
