@@ -22,7 +22,6 @@ from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.mcp import errors
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.outbox import OfferedResources
 from smcp_computer.resources.index import (
     PAGE_BYTES,
@@ -138,6 +137,44 @@ class ResourceHandlers:
         uri = self._routes(call).checked(request.payload.params.uri, server)
         self.subscriptions.unsubscribe(request.agent, server, uri)
         return self._enveloped(request, request.payload, server, {"result": {}})
+
+    async def of_published(self, request: UnknownClientReq, call: Call) -> Answer:
+        """`client:get_resources` of the published package (0.4): one page of one MCP server's own list, in its shape.
+
+            request   {"computer", "mcp_server", "cursor"?, "agent", "req_id"}
+            reply     {"resources": [...], "next_cursor"?, "req_id"}
+            or        {"code": 4014 | 4015, "message", "mcp_server", "capability"?}
+
+        The cursor is the MCP server's own. Keys of a resource are in snake_case, and only those that the package knows.
+        Raises NotAllowed: the server is not for this caller; Malformed: a field is wrong, or the server does not know
+        the cursor; TimedOut, Unavailable: the server does not answer, or is not running."""
+        try:
+            asked = _GetResourcesReq.model_validate(call.payload)
+        except ValidationError as error:
+            raise malformed(error) from None
+        server = asked.mcp_server
+        if server in self.access.hidden(call.caller):
+            raise not_allowed("mcp_server")
+        refusal: dict[str, Any] = {"code": 4014, "message": "MCP Server not registered", "mcp_server": server}
+        if (supervisor := self.index.supervisors.get(server)) is None:
+            return Answer(exact_json.written(refusal))
+        if not supervisor.ready:
+            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
+        if (resources := supervisor.resources) is None:
+            message = "MCP Server does not support 'resources' capability"
+            return Answer(exact_json.written({**refusal, "code": 4015, "message": message, "capability": "resources"}))
+        try:
+            page, following = await resources.list_page(asked.cursor, timeout=Budget(call).left)
+        except errors.RequestRefused as error:
+            if asked.cursor is None:
+                raise Unavailable(str(error)) from None
+            raise refused("cursor", str(error)) from None
+        except errors.ServerError as error:
+            raise errors.flat(error) from None
+        reply: dict[str, Any] = {"resources": list(filter(None, map(_published, page))), "req_id": asked.req_id}
+        if following is not None:
+            reply["next_cursor"] = following
+        return Answer(exact_json.written(reply))
 
     def _routes(self, call: Call) -> Routes:
         return Routes(self.index, self.history, self.access.hidden(call.caller), call)
@@ -260,52 +297,6 @@ class _GetResourcesReq(AgentCallData):
     cursor: Cursor | None = None
 
 
-@dataclass(eq=False)
-class GetResources:
-    """`client:get_resources` of the published package (0.4): one page of one MCP server's own list, in its shape.
-
-        request   {"computer", "mcp_server", "cursor"?, "agent", "req_id"}
-        reply     {"resources": [...], "next_cursor"?, "req_id"}
-        or        {"code": 4014 | 4015, "message", "mcp_server", "capability"?}
-
-    The cursor is the MCP server's own. Keys of a resource are in snake_case, and only those that the package knows.
-    """
-
-    _supervisors: Mapping[str, Supervisor]
-    _access: Access
-
-    async def __call__(self, request: UnknownClientReq, call: Call) -> Answer:
-        """Raises NotAllowed: the server is not for this caller; Malformed: a field is wrong, or the server does not
-        know the cursor; TimedOut, Unavailable: the server does not answer, or is not running."""
-        try:
-            asked = _GetResourcesReq.model_validate(call.payload)
-        except ValidationError as error:
-            raise malformed(error) from None
-        server = asked.mcp_server
-        if server in self._access.hidden(call.caller):
-            raise not_allowed("mcp_server")
-        refusal: dict[str, Any] = {"code": 4014, "message": "MCP Server not registered", "mcp_server": server}
-        if (supervisor := self._supervisors.get(server)) is None:
-            return Answer(exact_json.written(refusal))
-        if not supervisor.ready:
-            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
-        if (resources := supervisor.resources) is None:
-            message = "MCP Server does not support 'resources' capability"
-            return Answer(exact_json.written({**refusal, "code": 4015, "message": message, "capability": "resources"}))
-        try:
-            page, following = await resources.list_page(asked.cursor, timeout=Budget(call).left)
-        except errors.RequestRefused as error:
-            if asked.cursor is None:
-                raise Unavailable(str(error)) from None
-            raise refused("cursor", str(error)) from None
-        except errors.ServerError as error:
-            raise errors.flat(error) from None
-        reply: dict[str, Any] = {"resources": list(filter(None, map(_published, page))), "req_id": asked.req_id}
-        if following is not None:
-            reply["next_cursor"] = following
-        return Answer(exact_json.written(reply))
-
-
 def _published(item: object) -> dict[str, Any] | None:
     try:
         resource = types.Resource.model_validate(item)
@@ -334,5 +325,5 @@ def resource_handlers(
         "client:completion/complete": own.complete,
         "client:prompts/list": own.prompts,
         "client:prompts/get": own.get_prompt,
-        "client:get_resources": GetResources(fleet.supervisors, access),
+        "client:get_resources": own.of_published,
     }

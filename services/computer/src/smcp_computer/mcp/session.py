@@ -173,9 +173,8 @@ class Connection:
             self.watch.elicitors[token] = elicitor
         try:
             labels = {**labels, **self._described}
-            return await self.send(
-                "tools/call", params, timeout=timeout, labels=labels, strict=True, may_ask=elicitor is not None
-            )
+            may_ask = elicitor is not None
+            return await self.send("tools/call", params, timeout=timeout, labels=labels, may_ask=may_ask)
         except errors.ServerTimedOut:
             raise TimeoutError from None
         except errors.RequestRefused as error:
@@ -193,15 +192,14 @@ class Connection:
         *,
         timeout: float,
         labels: Mapping[str, str] = _NOTHING,
-        strict: bool = False,
         may_ask: bool = False,
     ) -> dict[str, Any]:
-        """Send a request; its result's JSON as the server sent it. Cancelling the caller cancels it at the server.
+        """Send a request; its result's JSON as the server sent it. Cancelling the caller cancels it at the server. That
+        of a tool call has to be valid as a whole; of lists the protocol wants an invalid field of one resource to be a
+        warning (desktop.txt, metadata of windows).
 
         Args:
             labels: attributes of the span of a tool call.
-            strict: whether the whole result has to be valid. Not for lists: the protocol wants an invalid field of one
-                resource to be a warning (desktop.txt, metadata of windows).
             may_ask: whether the result may be that the server asks for input (`resultType: input_required`).
 
         Raises:
@@ -221,9 +219,9 @@ class Connection:
             raise translated from None
         except TimeoutError:
             raise errors.ServerTimedOut(self.server, f"did not answer within {timeout:.3g} s") from None
-        if strict and (shape := _shape(method, self.version)) is not None:
+        if method == "tools/call":
             try:
-                shape.validate_python(result, by_name=False)
+                _shape(self.version).validate_python(result, by_name=False)
             except ValidationError:
                 raise errors.BadAnswer(self.server, "sent a result that is not valid") from None
         if result.get("resultType") == "input_required" and not may_ask:
@@ -309,7 +307,6 @@ def _failed(span: Span, why: str, message: str | None = None) -> None:
 
 
 @cache
-def _shape(method: str, version: str) -> TypeAdapter[Any] | None:
-    """What a result has to be; None: the protocol's version does not have the method."""
-    shape: Any = SERVER_RESULTS.get((method, version))
-    return None if shape is None else TypeAdapter(shape)
+def _shape(version: str) -> TypeAdapter[Any]:
+    """What the result of a tool has to be."""
+    return TypeAdapter(SERVER_RESULTS["tools/call", version])
