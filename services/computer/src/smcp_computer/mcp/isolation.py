@@ -10,9 +10,9 @@ import os
 import pwd
 import resource
 import shutil
-import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -68,29 +68,18 @@ def launch_of(parameters: MCPServerStdioParameters, host: HostSettings) -> proce
 
 
 async def check_sandbox(launch: process.Launch, host: HostSettings) -> None:
-    """Start and end an empty sandbox: only the kernel knows what it allows. Raises CannotRun."""
+    """Start and end an empty sandbox: only the kernel knows what it allows. Raises CannotRun, and ServerFailed as the
+    server itself would."""
     if host.sandbox is None:
         return
-    probe = [*launch.command[: launch.command.index("--") + 1], "true"]
-    user = {} if launch.user is None else dict(zip(("user", "group", "extra_groups"), launch.user, strict=True))
-
-    def run() -> str:
-        try:
-            ended = subprocess.run(  # type: ignore[call-overload]  # noqa: S603 -- a command that the user of this host configured
-                probe,
-                check=False,
-                env=launch.env,
-                cwd=launch.cwd,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=PROBE_S,
-                **user,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"{type(error).__name__}"
-        return "" if ended.returncode == 0 else ended.stderr.decode(errors="replace").strip() or "bwrap failed"
-
-    if failure := await asyncio.to_thread(run):
+    probe = replace(launch, command=[*launch.command[: launch.command.index("--") + 1], "true"])
+    failure = f"it did not end within {PROBE_S:g} s"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PROBE_S), process.open_process(probe, asyncio.StreamReader()) as sandbox:
+            said = (await sandbox.stderr.read()).decode(errors="replace").strip()
+            await sandbox.watch()
+            failure = said or "bwrap failed" if sandbox.status else ""
+    if failure:
         raise CannotRun(f"sandbox: cannot be made on this host: {failure}")
 
 

@@ -309,4 +309,5 @@ def _failed(span: Span, why: str, message: str | None = None) -> None:
 @cache
 def _shape(version: str) -> TypeAdapter[Any]:
     """What the result of a tool has to be."""
-    return TypeAdapter(SERVER_RESULTS["tools/call", version])
+    shape: Any = SERVER_RESULTS["tools/call", version]
+    return TypeAdapter(shape)
