@@ -76,11 +76,11 @@ async def test_a_result_of_fifty_megabytes_is_dropped_and_the_server_keeps_runni
 async def test_invalid_items_are_left_out_of_a_list_and_an_endless_list_ends() -> None:
     async with running(desk=configs.context("2026", windows=2)) as servers:
         await servers.tell("misbehave", uri="list", how="bad_items")
-        listed = await servers.resources().list_all()
+        listed = await servers.resources().list_all("resources")
         assert [item["uri"] for item in listed.items] == [WINDOW, OTHER]
         assert listed.problems == ("an item of its resources has no uri; it is left out",)
         await servers.tell("misbehave", uri="list", how="endless")
-        listed = await servers.resources().list_all()
+        listed = await servers.resources().list_all("resources")
         assert len(listed.items) == 2
         assert any("has no end" in problem for problem in listed.problems)
 

@@ -30,21 +30,21 @@ async def test_resources_are_listed_and_read_as_the_server_sends_them(era: Any) 
     async with running(desk=configs.context(era, windows=1, content=content)) as servers:
         resources = servers.resources()
         assert (resources.capability.subscribe, resources.capability.list_changed) == (True, True)
-        page, _ = await resources.list_page()
+        page, _ = await resources.list_page("resources")
         assert [item["uri"] for item in page] == [WINDOW, "window://x/y"]
         assert page[1]["annotations"] == {"priority": 7, "odd": 1}
         assert page[1]["_meta"] == {"fullscreen": 3}
         read = await resources.read(WINDOW)
         assert read["contents"] == [{"uri": WINDOW, "mimeType": "text/plain", "text": f"text of {WINDOW}"}]
-        assert [item["name"] for item in (await resources.all_templates()).items] == ["page", "element"]
+        assert [item["name"] for item in (await resources.list_all("templates")).items] == ["page", "element"]
 
 
 @pytest.mark.rule("desktop.servers.windows", "computer.resources.flow.list.pages")
 async def test_all_pages_of_a_list_are_taken() -> None:
     async with running(desk=configs.context("2025", windows=7, page_size=3)) as servers:
-        first, following = await servers.resources().list_page()
+        first, following = await servers.resources().list_page("resources")
         assert (len(first), following) == (3, "3")
-        assert len((await servers.resources().list_all()).items) == 7
+        assert len((await servers.resources().list_all("resources")).items) == 7
         assert len(await servers.index.list("desk")) == 7
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import mcp_types as types
@@ -22,10 +23,10 @@ from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.mcp import errors
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.resources import LISTS, Json, Kind
 from smcp_computer.outbox import OfferedResources
 from smcp_computer.resources.index import (
     PAGE_BYTES,
-    Kind,
     ResourceIndex,
     page_of,
     read_cursor,
@@ -43,6 +44,7 @@ from smcp_proto.schemas.resources import (
     CompleteReq,
     Cursor,
     GetPromptReq,
+    ListParams,
     ListPromptsReq,
     ListResourcesReq,
     ListResourceTemplatesReq,
@@ -56,14 +58,10 @@ from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of
 from smcp_proto.validation import malformed, refused
 from smcp_service.lifecycle import Background
 
-RESULT_KEY: Final[Mapping[Kind, str]] = {
-    "resources": "resources", "templates": "resourceTemplates", "prompts": "prompts"
-}  # fmt: skip
 LEFT_OUT: Final = "a2c_skipped_servers"
 """In `meta` of a list over several servers: whose items are missing from this page on. Not `a2c_skipped`: those are
 Computers that a list over the whole office lacks, and both may stand in one page."""
 
-Json = Mapping[str, Any]
 Answered = tuple[str | None, Json]
 """A server and its result; None: the result of several."""
 
@@ -79,14 +77,10 @@ class ResourceHandlers:
     events: ServerEvents
     name: str
 
-    async def list(self, request: ListResourcesReq, call: Call) -> Answer:
-        return await self._reply(request, request.payload, self._page("resources", request, call))
-
-    async def templates(self, request: ListResourceTemplatesReq, call: Call) -> Answer:
-        return await self._reply(request, request.payload, self._page("templates", request, call))
-
-    async def prompts(self, request: ListPromptsReq, call: Call) -> Answer:
-        return await self._reply(request, request.payload, self._page("prompts", request, call))
+    async def page(
+        self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq | ListPromptsReq, call: Call
+    ) -> Answer:
+        return await self._reply(request, request.payload, self._page(kind, request.payload.params, request, call))
 
     async def get_prompt(self, request: GetPromptReq, call: Call) -> Answer:
         name = request.payload.params.name
@@ -164,7 +158,7 @@ class ResourceHandlers:
             message = "MCP Server does not support 'resources' capability"
             return Answer(exact_json.written({**refusal, "code": 4015, "message": message, "capability": "resources"}))
         try:
-            page, following = await resources.list_page(asked.cursor, timeout=Budget(call).left)
+            page, following = await resources.list_page("resources", asked.cursor, timeout=Budget(call).left)
         except errors.RequestRefused as error:
             if asked.cursor is None:
                 raise Unavailable(str(error)) from None
@@ -179,10 +173,8 @@ class ResourceHandlers:
     def _routes(self, call: Call) -> Routes:
         return Routes(self.index, self.history, self.access.hidden(call.caller), call)
 
-    async def _page(
-        self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq | ListPromptsReq, call: Call
-    ) -> Answered:
-        params, server = request.payload.params, request.serverId
+    async def _page(self, kind: Kind, params: ListParams | None, request: RequestEnvelope, call: Call) -> Answered:
+        server = request.serverId
         cursor = params.cursor if params is not None else None
         after = None if cursor is None else read_cursor(cursor, kind, server)
         begin = "" if after is None else after.server
@@ -192,7 +184,7 @@ class ResourceHandlers:
         page = page_of(kind, items, after)
         for of, uri in page.left_out:
             self.events.warn(of, f"{self.events.shown(uri)!r} is too large to be listed; it is left out")
-        result: dict[str, Any] = {RESULT_KEY[kind]: page.items}
+        result: dict[str, Any] = {LISTS[kind][1]: page.items}
         if page.next is not None:
             result["nextCursor"] = write_cursor(page.next)
         if left_out:
@@ -207,11 +199,9 @@ class ResourceHandlers:
         params = request.payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
         async def ask(server: str) -> Json:
-            timeout = routes.budget.left
-            if is_get:
-                return with_meta(await self.index.prompts(server).get(params, timeout=timeout))
-            asked = self.index.prompts(server) if kind == "prompts" else self.index.connection(server)
-            return with_meta(await asked.complete(params, timeout=timeout))
+            lists = self.index.prompts(server) if kind == "prompts" else self.index.connection(server)
+            give = lists.get_prompt if is_get else lists.complete
+            return with_meta(await give(params, timeout=routes.budget.left))
 
         return await _first(servers, ask, lambda error: not is_get and completes_nothing(error))
 
@@ -317,13 +307,13 @@ def resource_handlers(
     return {
         "client:get_desktop": Desktop(index, history, access, events, tasks, read_s=settings.read_s),
         "client:get_finder": Finder(resources.cache, index.documents, history, access, wait_s=settings.read_s),
-        "client:resources/list": own.list,
-        "client:resources/templates/list": own.templates,
+        "client:resources/list": partial(own.page, "resources"),
+        "client:resources/templates/list": partial(own.page, "templates"),
         "client:resources/read": own.read,
         "client:resources/subscribe": own.subscribe,
         "client:resources/unsubscribe": own.unsubscribe,
         "client:completion/complete": own.complete,
-        "client:prompts/list": own.prompts,
+        "client:prompts/list": partial(own.page, "prompts"),
         "client:prompts/get": own.get_prompt,
         "client:get_resources": own.of_published,
     }

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import ClassVar, Final
@@ -45,26 +45,20 @@ class Launch:
     """Files of its cgroup, and what is written there."""
 
 
+@dataclass(eq=False)
 class ServerProcess:
-    """One run of a program.
+    """One run of a program."""
 
-    Attributes:
-        pid: of the program itself.
-        status: its exit code, negative for a signal; None while it runs.
-        gone: set once nothing of it is left.
-    """
-
-    def __init__(
-        self,
-        control: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        stdin: asyncio.StreamWriter,
-        stderr: asyncio.StreamReader,
-    ) -> None:
-        self._lines, self._control = control
-        self.stdin, self.stderr = stdin, stderr
-        self.pid = 0
-        self.status: int | None = None
-        self.gone = asyncio.Event()
+    _lines: asyncio.StreamReader
+    _control: asyncio.StreamWriter
+    stdin: asyncio.StreamWriter
+    stderr: asyncio.StreamReader
+    pid: int = 0
+    """Of the program itself."""
+    status: int | None = None
+    """Its exit code, negative for a signal; None while it runs."""
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once nothing of it is left."""
 
     async def start(self, launch: Launch) -> None:
         """Raises ServerFailed, and CannotRun: this host does not let it have its user or limits."""
@@ -120,7 +114,7 @@ async def open_process(launch: Launch, stdout: asyncio.StreamReader) -> AsyncIte
             for stream in streams:
                 given.callback(os.close, stream)
             shared.give([theirs.fileno(), *streams])
-        process = ServerProcess(control, stdin, stderr)
+        process = ServerProcess(*control, stdin, stderr)
         await process.start(launch)
         yield process
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import anyio
 import anyio.abc
@@ -51,6 +51,15 @@ STEADY_S: Final = 10.0
 EVENTS: Final = {ToolsListChanged: ToolsChanged, ResourcesListChanged: ResourcesChanged}
 DRAIN_S: Final = 0.5
 """How long the old stream is read beside the new one: over HTTP an earlier notification on it may arrive late."""
+
+
+Kind = Literal["resources", "templates", "prompts"]
+LISTS: Final[Mapping[Kind, tuple[str, str, str]]] = {
+    "resources": ("resources/list", "resources", "uri"),
+    "templates": ("resources/templates/list", "resourceTemplates", "uriTemplate"),
+    "prompts": ("prompts/list", "prompts", "name"),
+}
+"""MCP's method, the field of its result, and the field that tells one item from another."""
 
 
 class Listed(NamedTuple):
@@ -217,13 +226,13 @@ class ListenStream:
             self._notify(ResourceUpdated(self._server, uri))
 
 
-class _Lists:
+@dataclass(eq=False)
+class Lists:
     """Every method raises `ServerError`s: `RequestRefused`, `ServerTimedOut`, `ServerDied`, `BadAnswer`. Time-outs are
     seconds.
     """
 
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
+    _connection: "Connection"
 
     @property
     def server(self) -> str:
@@ -233,17 +242,23 @@ class _Lists:
         """The result of `completion/complete`; `params` are MCP's (`ref`, `argument`, `context`)."""
         return await self._connection.send("completion/complete", params, timeout=timeout)
 
-    async def _page(self, method: str, key: str, cursor: str | None, timeout: float) -> tuple[list[Any], str | None]:
-        params = {} if cursor is None else {"cursor": cursor}
-        result = await self._connection.send(method, params, timeout=timeout)
-        items, following = result.get(key), result.get("nextCursor")
-        if not isinstance(items, list):
-            raise BadAnswer(self.server, f"sent no list of {key}")
-        if following is not None and not isinstance(following, str):
-            raise BadAnswer(self.server, "sent a cursor that is no string")
-        return items, following
+    async def get_prompt(self, params: Json, *, timeout: float = REQUEST_S) -> dict[str, Any]:
+        """The result of `prompts/get`; `params` are MCP's (`name`, `arguments`). Its `messages` are a list."""
+        return await self._with("messages", "prompts/get", params, timeout)
 
-    async def _all(self, method: str, key: str, name: str, most: int, timeout: float) -> Listed:
+    async def list_page(
+        self, kind: Kind, cursor: str | None = None, *, timeout: float = REQUEST_S
+    ) -> tuple[list[Any], str | None]:
+        """One page, and the cursor of the next one."""
+        method, key, _ = LISTS[kind]
+        result = await self._with(key, method, {} if cursor is None else {"cursor": cursor}, timeout)
+        if not isinstance(following := result.get("nextCursor"), str | None):
+            raise BadAnswer(self.server, "sent a cursor that is no string")
+        return result[key], following
+
+    async def list_all(self, kind: Kind, *, timeout: float = REQUEST_S) -> Listed:
+        _, key, name = LISTS[kind]
+        most = MAX_ITEMS if kind == "resources" else MAX_FEW
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         found: dict[str, Json] = {}
@@ -253,7 +268,7 @@ class _Lists:
             left = deadline - loop.time()
             if left <= 0:
                 raise ServerTimedOut(self.server, f"did not list its {key} in time")
-            page, cursor = await self._page(method, key, cursor, left)
+            page, cursor = await self.list_page(kind, cursor, timeout=left)
             known = len(found)
             for item in page:
                 identity = item.get(name) if isinstance(item, dict) else None
@@ -271,46 +286,26 @@ class _Lists:
                 break
         return Listed(tuple(found.values())[:most], tuple(dict.fromkeys(problems)))
 
-
-class Prompts(_Lists):
-    async def list_all(self, *, timeout: float = REQUEST_S) -> Listed:
-        return await self._all("prompts/list", "prompts", "name", MAX_FEW, timeout)
-
-    async def get(self, params: Json, *, timeout: float = REQUEST_S) -> dict[str, Any]:
-        """The result of `prompts/get`; `params` are MCP's (`name`, `arguments`). Its `messages` are a list."""
-        result = await self._connection.send("prompts/get", params, timeout=timeout)
-        if not isinstance(result.get("messages"), list):
-            raise BadAnswer(self.server, "sent messages that are no list")
+    async def _with(self, key: str, method: str, params: Json, timeout: float) -> dict[str, Any]:
+        result = await self._connection.send(method, params, timeout=timeout)
+        if not isinstance(result.get(key), list):
+            raise BadAnswer(self.server, f"sent no list of {key}")
         return result
 
 
-class Resources(_Lists):
+@dataclass(eq=False)
+class Resources(Lists):
     """`stream`: of a server of MCP 2026."""
 
-    def __init__(
-        self, connection: "Connection", capability: types.ResourcesCapability, stream: ListenStream | None
-    ) -> None:
-        super().__init__(connection)
-        self.capability = capability
-        self._stream = stream
+    capability: types.ResourcesCapability
+    _stream: ListenStream | None
+
+    def __post_init__(self) -> None:
         self._at_once = asyncio.Semaphore(AT_ONCE)
-
-    async def list_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> tuple[list[Any], str | None]:
-        """One page, and the cursor of the next one."""
-        return await self._page("resources/list", "resources", cursor, timeout)
-
-    async def list_all(self, *, timeout: float = REQUEST_S) -> Listed:
-        return await self._all("resources/list", "resources", "uri", MAX_ITEMS, timeout)
-
-    async def all_templates(self, *, timeout: float = REQUEST_S) -> Listed:
-        return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", MAX_FEW, timeout)
 
     async def read(self, uri: str, *, timeout: float = REQUEST_S) -> dict[str, Any]:
         """The result of `resources/read`. Its `contents` are a list; what is in it is not checked."""
-        result = await self._connection.send("resources/read", {"uri": uri}, timeout=timeout)
-        if not isinstance(result.get("contents"), list):
-            raise BadAnswer(self.server, "sent contents that are no list")
-        return result
+        return await self._with("contents", "resources/read", {"uri": uri}, timeout)
 
     async def subscribe(self, uri: str) -> None:
         """Ask for `ResourceUpdated` of it as long as the connection lasts."""

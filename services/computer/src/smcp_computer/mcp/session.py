@@ -37,7 +37,7 @@ from smcp_bus.request_spans import child_span
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_bus.tracing import configured
 from smcp_computer.mcp import errors
-from smcp_computer.mcp.resources import LIST_BYTES, Prompts, Resources
+from smcp_computer.mcp.resources import LIST_BYTES, Lists, Resources
 from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_proto import tool_results
 
@@ -76,7 +76,7 @@ class Connection:
     list_s: float
     over_http: bool
     resources: Resources | None = None
-    prompts: Prompts | None = None
+    prompts: Lists | None = None
 
     def __post_init__(self) -> None:
         self.server = self.watch.server

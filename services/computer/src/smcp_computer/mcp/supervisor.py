@@ -35,7 +35,7 @@ from smcp_computer.mcp.events import (
     ToolsChanged,
 )
 from smcp_computer.mcp.process import is_stopped, usage_of
-from smcp_computer.mcp.resources import STEADY_S, Prompts, Resources
+from smcp_computer.mcp.resources import STEADY_S, Lists, Resources
 from smcp_computer.mcp.server_log import HANGS, WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection
 from smcp_computer.mcp.transports import Limits, Negotiation, connect
@@ -135,7 +135,7 @@ class Supervisor:
         return self.connection.resources if self.connection is not None else None
 
     @property
-    def prompts(self) -> Prompts | None:
+    def prompts(self) -> Lists | None:
         return self.connection.prompts if self.connection is not None else None
 
     async def available(self, timeout: float) -> Connection:

@@ -19,7 +19,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from smcp_bus import exact_json
 from smcp_computer.mcp.errors import ABOVE_LIMIT, ROOM, TOO_MANY_VALUES, ServerFailed
 from smcp_computer.mcp.events import ServerEvent, event_of
-from smcp_computer.mcp.resources import REQUEST_S, ListenStream, Prompts, Resources
+from smcp_computer.mcp.resources import REQUEST_S, ListenStream, Lists, Resources
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog, answered, first_of
 from smcp_computer.mcp.session import Connection
@@ -91,20 +91,17 @@ async def connect(
         if not modern and (event := event_of(server.name, message)) is not None:
             notify(event)  # those of MCP 2026 come on a stream, see `subscriptions`
 
-    async with (
-        refused_by_http(watch),
-        Client(
-            open_transport(
-                server, host or HostSettings(), watch, log or StderrLog(server.name), max_message=limits.max_message
-            ),
-            mode=negotiation,
-            read_timeout_seconds=answer_s,
-            message_handler=handle,
-            elicitation_callback=watch.elicit,
-            client_info=_CLIENT,
-            cache=None,
-        ) as client,
-    ):
+    log, host = log or StderrLog(server.name), host or HostSettings()
+    client = Client(
+        open_transport(server, host, watch, log, max_message=limits.max_message),
+        mode=negotiation,
+        read_timeout_seconds=answer_s,
+        message_handler=handle,
+        elicitation_callback=watch.elicit,
+        client_info=_CLIENT,
+        cache=None,
+    )
+    async with refused_by_http(watch), client:
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         over_http = not isinstance(server, MCPServerStdioConfig)
         connection = Connection(client, watch, limits.max_message, max(answer_s, REQUEST_S), over_http)
@@ -122,7 +119,7 @@ async def connect(
             if resources is not None:
                 connection.resources = Resources(connection, resources, stream)
             if client.server_capabilities.prompts is not None:
-                connection.prompts = Prompts(connection)
+                connection.prompts = Lists(connection)
             yield connection
             tasks.cancel_scope.cancel()
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import mcp_types as types
 import orjson
@@ -20,7 +20,7 @@ import orjson
 from smcp_bus import exact_json
 from smcp_computer.mcp import events
 from smcp_computer.mcp.errors import RequestRefused, ServerDied, ServerError, ServerNotRunning, ServerTimedOut
-from smcp_computer.mcp.resources import REQUEST_S, Json, Prompts, Resources
+from smcp_computer.mcp.resources import LISTS, REQUEST_S, Json, Kind, Lists, Resources
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
 from smcp_proto.finder import Document
 from smcp_proto.uris import DPE, WINDOW, DpeUri, WindowUri, host_of, scheme_of, window_uri, without_query
@@ -89,7 +89,6 @@ NOTHING: Final = Listing()
 
 CURSOR_FIELD: Final = "payload.params.cursor"
 
-Kind = Literal["resources", "templates", "prompts"]
 PAGE_ITEMS: Final = 100
 PAGE_BYTES: Final = 1024 * 1024
 """A page goes on to the next one above it: the smallest clients take 4 MiB in one message. A larger item is left out,
@@ -97,8 +96,6 @@ so that it costs only itself."""
 SEPARATOR: Final = "__"
 SERVER_KEY: Final = "serverId"
 """The field of an item that names its server (computer.txt, resources chapter, 3, allows routing fields)."""
-
-ID_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
 
 
 @dataclass
@@ -162,7 +159,7 @@ class ResourceIndex:
             raise ServerNotRunning(server, "is not ready, or has no resources")
         return resources
 
-    def prompts(self, server: str) -> Prompts:
+    def prompts(self, server: str) -> Lists:
         """Raises ServerNotRunning: it is not ready, has no prompts, or was removed."""
         if server not in self.supervisors or (prompts := self.supervisors[server].prompts) is None:
             raise ServerNotRunning(server, "went away before it was asked")
@@ -195,7 +192,7 @@ class ResourceIndex:
                 if kept.listed_generation == kept.generation and is_told:
                     return kept.listing
                 asked, generation = loop.time(), kept.generation  # what changes from here on makes it old again
-                found = await resources.list_all(timeout=timeout)
+                found = await resources.list_all("resources", timeout=timeout)
                 self._events.warn(server, *found.problems)
                 listing = await asyncio.to_thread(Listing, server, found.items)  # some 100 ms for the longest one
                 self._events.warn(server, *map(self._events.shown, listing.problems))
@@ -215,9 +212,9 @@ class ResourceIndex:
         """What it lists of that kind; templates and prompts are asked for now. Raises as `list`."""
         if kind == "resources":
             return tuple((await self.list(server, timeout)).values())
-        ask = self.prompts(server).list_all if kind == "prompts" else self.connection(server).all_templates
+        lists = self.prompts(server) if kind == "prompts" else self.connection(server)
         try:
-            found = await ask(timeout=timeout)
+            found = await lists.list_all(kind, timeout=timeout)
         except RequestRefused as error:
             if kind == "prompts" or error.code != types.METHOD_NOT_FOUND:
                 raise
@@ -319,7 +316,7 @@ def page_of(kind: Kind, lists: Mapping[str, Sequence[Json]], after: Position | N
         for number, item in enumerate(lists[server][begin:], begin):
             length = len(exact_json.written(item))
             if length > PAGE_BYTES:
-                page.left_out.append((server, item[ID_KEY[kind]]))
+                page.left_out.append((server, item[LISTS[kind][2]]))
                 continue
             if len(page.items) == PAGE_ITEMS or (page.items and size + length > PAGE_BYTES):
                 page.next = Position(kind, server, number)

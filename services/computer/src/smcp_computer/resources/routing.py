@@ -9,8 +9,8 @@ from typing import Final
 from smcp_bus.dispatch import Call
 from smcp_computer.access import not_allowed
 from smcp_computer.mcp.errors import not_found, not_supported
-from smcp_computer.mcp.resources import Json
-from smcp_computer.resources.index import ID_KEY, Kind, ResourceIndex
+from smcp_computer.mcp.resources import LISTS, Json, Kind
+from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
 from smcp_proto.printable import did_you_mean
@@ -138,7 +138,7 @@ class Routes:
             self.check(server, kind)
             return [server]
         lists = await self._index.items_of_each(kind, self._having(kind), self.budget.left)
-        found = [each for each, items in lists.items() if any(item[ID_KEY[kind]] == name for item in items)]
+        found = [each for each, items in lists.items() if any(item[LISTS[kind][2]] == name for item in items)]
         if not found:
             raise not_found(f"no MCP server of this Computer has the {kind.removesuffix('s')} {name!r:.200}")
         return server_order(found, self._history.servers)
