@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -153,10 +153,9 @@ async def _serving(bus: Bus, computer: Computer, ownership: Ownership, heard: No
     try:
         yield
     finally:
-        drains = [asyncio.ensure_future(subscription.drain()) for subscription in subscriptions]
-        _, late = await asyncio.wait(drains, timeout=DRAIN_S)
-        for drain in late:
-            drain.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await asyncio.gather(*(each.drain() for each in subscriptions), return_exceptions=True)
 
 
 @dataclass(eq=False)

@@ -202,11 +202,6 @@ class Results:
         return orjson.loads(made)
 
 
-def marked(result: dict[str, Any]) -> dict[str, Any]:
-    """The result of a tool whose script failed."""
-    return {**result, "meta": {**(result.get("meta") or {}), FAILED: True}}
-
-
 def _mapped_value(result: Mapping[str, Any], mapper: Mapping[str, Any]) -> Any:
     value = value_of(result)
     if value is None:

@@ -6,7 +6,7 @@ It is answered in time whatever servers do: what is not read by then is shown as
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -56,8 +56,11 @@ class _Part:
     """What one server gives for one desktop."""
 
     server: str
-    readings: list[tuple[Json, Reading]] | None = None
-    """In the order of its list; None: there is no list."""
+    windows: list[Json]
+    """In the order of its list: the last one, until there is the one of now."""
+    readings: dict[str, Reading] = field(default_factory=dict)
+    """By URI."""
+    is_listed: bool = False
     is_done: bool = False
 
 
@@ -100,11 +103,12 @@ class Desktop:
         if (request.window is None or only is not None) and (size is None or size > 0):
             self.index.count("get_desktop")
             hidden = self.access.hidden(call.caller)
-            parts = [_Part(server) for server in self.index.servers(subscribable=True) if server not in hidden]
+            servers = [server for server in self.index.servers(subscribable=True) if server not in hidden]
+            parts = [_Part(each, self._listed(each, only)) for each in servers]
             await self._fill(parts, only, size, history, Budget(call, most=self.read_s).left)
         self._drop_oldest()
         windows, ages, missing = list[Window](), dict[Key, float](), 0
-        for server, resource, read, _ in self._found(parts, only):
+        for server, resource, read, _ in self._found(parts):
             if read is None:
                 missing += 1
                 continue
@@ -136,21 +140,21 @@ class Desktop:
                         came.clear()  # before it looks: what comes meanwhile is looked at next
                         if size is not None:
                             looked = loop.time()
-                            is_enough = self._is_certain(parts, only, size, history)
+                            is_enough = self._is_certain(parts, size, history)
                             await asyncio.sleep(loop.time() - looked)  # windows may be many
         finally:
             self._parts.difference_update(parts)
             for task in tasks:
                 task.cancel()
-        awaited = {reading for part in self._parts for _, reading in part.readings or ()}
+        awaited = {reading for part in self._parts for reading in part.readings.values()}
         for part in parts:
             if is_enough:
-                for _, reading in part.readings or ():
+                for reading in part.readings.values():
                     if reading not in awaited:
                         reading.cancel()
             elif not part.is_done:
                 self.events.warn(part.server, _LATE)
-            self.index.left_out["get_desktop"] += part.readings is None
+            self.index.left_out["get_desktop"] += not part.is_listed
 
     async def _ask(self, part: _Part, only: WindowUri | None, within: float, came: asyncio.Event) -> None:
         try:
@@ -159,43 +163,38 @@ class Desktop:
         except ServerError as error:
             self.events.warn(part.server, f"its windows are left out of the desktop: it {error.what}")
         else:
-            turns, listed = asyncio.Semaphore(AT_ONCE), self._listed(part.server, only)
-            readings = dict[str, Reading]()
-            for resource in sorted(listed, key=_rank):  # those first that a small desktop needs
-                readings[resource["uri"]] = reading = self._reading(resources, resource["uri"], turns)
+            part.windows, part.is_listed, turns = self._listed(part.server, only), True, asyncio.Semaphore(AT_ONCE)
+            for resource in sorted(part.windows, key=_rank):  # those first that a small desktop needs
+                part.readings[resource["uri"]] = reading = self._reading(resources, resource["uri"], turns)
                 reading.add_done_callback(lambda _: came.set())
-            part.readings = [(resource, readings[resource["uri"]]) for resource in listed]
-            if readings:
-                await asyncio.wait(readings.values())
+            if part.readings:
+                await asyncio.wait(part.readings.values())
         part.is_done = True
         came.set()
 
-    def _is_certain(self, parts: Sequence[_Part], only: WindowUri | None, size: int, history: Sequence[str]) -> bool:
+    def _is_certain(self, parts: Sequence[_Part], size: int, history: Sequence[str]) -> bool:
         windows = [
             Window(server, resource, UNREAD if is_open or read is None else read.contents)
-            for server, resource, read, is_open in self._found(parts, only)
+            for server, resource, read, is_open in self._found(parts)
             if is_open or read is not None
         ]
         return is_certain(windows, size, history)
 
-    def _found(
-        self, parts: Sequence[_Part], only: WindowUri | None
-    ) -> Iterator[tuple[str, Json, WindowRead | None, bool]]:
+    def _found(self, parts: Sequence[_Part]) -> Iterator[tuple[str, Json, WindowRead | None, bool]]:
         """The windows by server, in the order of its list, each with what is known of it, and whether that may still
         change."""
         for part in parts:
-            server, readings = part.server, part.readings
-            if readings is None:  # its last list tells what may be there
-                listed = self._listed(server, only) if self.index.is_listed(server) else [_NOT_LISTED]
-                for resource in listed:
-                    yield server, resource, self._kept.get((server, resource["uri"])), not part.is_done
-            for resource, reading in readings or ():
-                is_read = reading.done() and not reading.cancelled()
-                read = reading.result() if is_read else self._kept.get((server, resource["uri"]))
-                yield server, resource, read, not reading.done()
+            for resource in part.windows:
+                uri = resource["uri"]
+                reading = part.readings.get(uri)
+                is_read = reading is not None and reading.done() and not reading.cancelled()
+                read = reading.result() if reading and is_read else self._kept.get((part.server, uri))
+                yield part.server, resource, read, not (reading.done() if reading else part.is_done)
 
     def _listed(self, server: str, only: WindowUri | None) -> list[Json]:
         """The windows of the server's last list; `only`: this one, by its first URI there."""
+        if not self.index.is_listed(server):
+            return [_NOT_LISTED]
         listing = self.index.known(server)
         if only is not None:
             uri = listing.windows.get(only)

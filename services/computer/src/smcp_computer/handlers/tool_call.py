@@ -27,7 +27,7 @@ from smcp_computer.elicitation import (
     check,
 )
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
-from smcp_computer.reshaping import NotReshaped, Results, marked
+from smcp_computer.reshaping import FAILED, NotReshaped, Results
 from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
 from smcp_proto.catalog import trace_id
@@ -327,7 +327,7 @@ class ToolCalls:
             )
         except NotReshaped as error:
             call.record.why = f"not reshaped: {error}"
-            return marked(result)
+            return {**result, "meta": {**(result.get("meta") or {}), FAILED: True}}
 
     async def _confirmed(self, call: ToolCall, target: Target) -> str | None:
         """Why it may not run; None: it may. Raises ApprovalNeeded."""

@@ -132,10 +132,8 @@ class Fleet:
         return [name for name, supervisor in self._supervisors.items() if not supervisor.settled.is_set()]
 
     def unready(self) -> bool:
-        """Whether servers have their first start with this process, or one starts and no other serves meanwhile."""
-        if any(not each.settled.is_set() for each in self._first):
-            return True
-        return bool(self.starting) and not any(each.ready for each in self._supervisors.values())
+        """Whether servers have their first start with this process."""
+        return any(not each.settled.is_set() for each in self._first)
 
     async def wait_settled(self, servers: Collection[str] | None = None) -> None:
         """Return when each server, or each of these, is ready or has failed its first start."""
