@@ -38,13 +38,7 @@ from smcp_computer.reshaping import Results
 from smcp_computer.settings import LOGS, ComputerSettings, pins_path, state_path
 from smcp_computer.terminal import Terminal, hangups
 from smcp_computer.tools import Catalogue
-from smcp_proto.schemas.config import (
-    GetComputerConfigReq,
-    GetComputerConfigRet,
-    GetStatusReq,
-    GetStatusRet,
-    ServerStatus,
-)
+from smcp_proto.schemas import config as schemas
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Background, counted, set_within, waiting_for_calls
@@ -193,7 +187,7 @@ class Computer:
         measure(self)
         measure_owner(self.metrics, self.owner)
 
-    async def _get_config(self, request: GetComputerConfigReq, call: Call) -> GetComputerConfigRet:
+    async def _get_config(self, request: schemas.GetComputerConfigReq, call: Call) -> schemas.GetComputerConfigRet:
         if not (hidden := self.access.hidden(call.caller)):
             return self._config
         servers = {name: server for name, server in self._config.servers.items() if name not in hidden}
@@ -202,21 +196,21 @@ class Computer:
     async def _get_tools(self, request: GetToolsReq, call: Call) -> GetToolsRet:
         return GetToolsRet(tools=self.access.listed(call.caller, self.catalogue.listing), req_id=request.req_id)
 
-    async def _get_status(self, request: GetStatusReq, call: Call) -> GetStatusRet:
+    async def _get_status(self, request: schemas.GetStatusReq, call: Call) -> schemas.GetStatusRet:
         """What Agents may know: no processes, no warnings for the user."""
         hidden, find = self.access.hidden(call.caller), self.catalogue.find
         mine = (find(tool.name) for tool in self.access.listed(call.caller, self.catalogue.listing))
         listed = Counter(target.ref.server for target in mine if target is not None)
         statuses = (each for each in self.fleet.statuses(usage=False) if each.name not in hidden)
-        shared = ServerStatus.model_fields.keys() - {"tools"}
+        shared = schemas.ServerStatus.model_fields.keys() - {"tools"}
         servers = [
-            ServerStatus(tools=listed[each.name], **{field: getattr(each, field) for field in shared})
+            schemas.ServerStatus(tools=listed[each.name], **{field: getattr(each, field) for field in shared})
             for each in statuses
         ]
         problem = {}
         if self.config_problem is not None and not hidden:
             problem["config_problem"] = self.config_problem.replace(f"{self._file}: ", "")
-        return GetStatusRet(servers=servers, req_id=request.req_id, **problem)
+        return schemas.GetStatusRet(servers=servers, req_id=request.req_id, **problem)
 
     def _tools_changed(self) -> None:
         if self.catalogue.refresh():

@@ -17,16 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import mcp_types as types
 from mcp.client import Client
+from mcp.shared import inbound
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import (
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    NAME_BEARING_METHODS,
-    encode_header_value,
-    mcp_param_headers,
-    x_mcp_header_map,
-)
 from mcp_types.methods import SERVER_RESULTS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry.propagate import inject
@@ -133,7 +125,7 @@ class Connection:
             what = "MCP server %r: its list of tools is too long; only the first %d are used"
             _log.warning(what, self.server, len(tools))
         if self.is_modern and self.over_http:
-            self._parameter_headers = {tool.name: x_mcp_header_map(tool.input_schema) for tool in tools}
+            self._parameter_headers = {tool.name: inbound.x_mcp_header_map(tool.input_schema) for tool in tools}
         return tuple(tools)
 
     async def call(
@@ -265,13 +257,13 @@ class Connection:
         """Those of HTTP that MCP wants beside the session's; None: it is not sent over HTTP."""
         if not self.over_http:
             return None
-        headers = {MCP_PROTOCOL_VERSION_HEADER: self.version}
+        headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: self.version}
         if self.is_modern:
-            headers[MCP_METHOD_HEADER] = method
-            if (key := NAME_BEARING_METHODS.get(method)) is not None:
-                headers[MCP_NAME_HEADER] = encode_header_value(params[key])
+            headers[inbound.MCP_METHOD_HEADER] = method
+            if (key := inbound.NAME_BEARING_METHODS.get(method)) is not None:
+                headers[inbound.MCP_NAME_HEADER] = inbound.encode_header_value(params[key])
             if method == "tools/call" and (repeated := self._parameter_headers.get(params["name"])):
-                headers |= mcp_param_headers(repeated, params["arguments"])
+                headers |= inbound.mcp_param_headers(repeated, params["arguments"])
         return headers
 
     def _span(self, method: str, id_: int) -> AbstractContextManager[Span]:

@@ -21,15 +21,7 @@ from mcp.shared.message import SessionMessage
 from smcp_bus import exact_json
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_computer.config.lint import CannotRun
-from smcp_computer.mcp.errors import (
-    KEPT,
-    ROOM,
-    AnswerTooLarge,
-    ServerHangs,
-    error_for_cut_answer,
-    message_of,
-    unreadable,
-)
+from smcp_computer.mcp import errors
 from smcp_computer.mcp.isolation import check_sandbox, launch_of
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess, open_process
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
@@ -57,7 +49,7 @@ class Cut:
 class Lines:
     """Splits bytes into lines. Of one above `longest` bytes (of UTF-8) only `kept` characters at each end are kept."""
 
-    def __init__(self, decoder: codecs.IncrementalDecoder, longest: int, kept: int = KEPT) -> None:
+    def __init__(self, decoder: codecs.IncrementalDecoder, longest: int, kept: int = errors.KEPT) -> None:
         self._decoder = decoder
         self._longest = longest
         self._kept = kept
@@ -98,7 +90,7 @@ async def counted(line: str, max_values: int) -> str | Cut:
     try:
         await exact_json.check_cost(text, max_values, "the answer")
     except TooLarge:
-        return Cut(line[:KEPT], line[-KEPT:], len(text), max_values)
+        return Cut(line[: errors.KEPT], line[-errors.KEPT :], len(text), max_values)
     return line
 
 
@@ -106,14 +98,14 @@ def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMe
     """A line of a program: a message, or the error for the request whose answer it is; None: nothing for anybody."""
     if isinstance(text, Cut):
         limit = max_message if text.max_values is None else None
-        why = AnswerTooLarge(log.server, limit=limit, size=text.size, max_values=text.max_values)
+        why = errors.AnswerTooLarge(log.server, limit=limit, size=text.size, max_values=text.max_values)
         log.warning("%s: it is not read", why.what)
-        return error_for_cut_answer(text.head, text.tail, why)
+        return errors.error_for_cut_answer(text.head, text.tail, why)
     if not text.strip():
         return None
-    if (message := message_of(text)) is None:
+    if (message := errors.message_of(text)) is None:
         log.warning("wrote a line to stdout that is no MCP message: %.200r", text)
-    return message or unreadable(log.server, text)
+    return message or errors.unreadable(log.server, text)
 
 
 @asynccontextmanager
@@ -147,7 +139,7 @@ async def stdio_transport(
                     yield read_stream, pipes
                 except BaseException as error:
                     broken_off = isinstance(error, asyncio.CancelledError)
-                    hangs = isinstance(first_of(error), ServerHangs)
+                    hangs = isinstance(first_of(error), errors.ServerHangs)
                     raise
                 finally:
                     with anyio.CancelScope(shield=True):
@@ -195,10 +187,10 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         return self._can_bypass
 
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        encoding, errors = self._parameters.encoding, self._parameters.encoding_error_handler
+        encoding, handler = self._parameters.encoding, self._parameters.encoding_error_handler
         # JSON has no escape `\x`, so with `strict` one message cannot be read, and the server goes on
-        decoder = codecs.getincrementaldecoder(encoding)("backslashreplace" if errors == "strict" else errors)
-        lines = Lines(decoder, self._max_message + ROOM)
+        decoder = codecs.getincrementaldecoder(encoding)("backslashreplace" if handler == "strict" else handler)
+        lines = Lines(decoder, self._max_message + errors.ROOM)
         stdout, max_values = self._stdout, self._watch.max_values
         is_utf8 = codecs.lookup(encoding).name == "utf-8"  # what the parser of bytes reads
         stdout.take = self.take

@@ -27,14 +27,7 @@ from smcp_computer.mcp.stdio import stdio_transport
 from smcp_computer.redaction import Redactor
 from smcp_computer.settings import HostSettings
 from smcp_proto.errors import TooLarge
-from smcp_proto.schemas.config import (
-    MCPServerConfig,
-    MCPServerStdioConfig,
-    MCPServerStreamableHttpConfig,
-    MCPServerStreamableHttpParameters,
-    MCPSSEParameters,
-    parse_duration,
-)
+from smcp_proto.schemas import config as schemas
 
 Negotiation = Literal["auto", "legacy"]
 _CLIENT: Final = types.Implementation(name="smcp-computer", version=version("smcp-computer"))
@@ -64,7 +57,7 @@ class Limits:
 
 @asynccontextmanager
 async def connect(
-    server: MCPServerConfig,
+    server: schemas.MCPServerConfig,
     *,
     negotiation: Negotiation,
     limits: Limits,
@@ -83,8 +76,8 @@ async def connect(
     """
     watch = Watch(server.name, redactor, max_values=limits.max_values)
     answer_s = REQUEST_S
-    if isinstance(server, MCPServerStreamableHttpConfig):
-        answer_s = parse_duration(server.server_parameters.timeout).total_seconds() or answer_s
+    if isinstance(server, schemas.MCPServerStreamableHttpConfig):
+        answer_s = schemas.parse_duration(server.server_parameters.timeout).total_seconds() or answer_s
     modern = False
 
     async def handle(message: types.ServerNotification | Exception) -> None:
@@ -103,7 +96,7 @@ async def connect(
     )
     async with refused_by_http(watch), client:
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        over_http = not isinstance(server, MCPServerStdioConfig)
+        over_http = not isinstance(server, schemas.MCPServerStdioConfig)
         connection = Connection(client, watch, limits.max_message, max(answer_s, REQUEST_S), over_http)
         tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
         stream: ListenStream | None = None
@@ -126,14 +119,14 @@ async def connect(
 
 @asynccontextmanager
 async def open_transport(
-    server: MCPServerConfig, host: HostSettings, watch: Watch, log: StderrLog, *, max_message: int
+    server: schemas.MCPServerConfig, host: HostSettings, watch: Watch, log: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
     """Connect to a server, or start it. A message has at most `max_message` bytes; over SSE the SDK's 1 MiB.
     Raises as `stdio_transport`; ServerFailed: a server behind SSE did not take a message; httpx2.HTTPError,
     ExceptionGroup: an address cannot be reached."""
-    if isinstance(server, MCPServerStdioConfig):
+    if isinstance(server, schemas.MCPServerStdioConfig):
         transport = stdio_transport(server.server_parameters, host, watch, log, max_message=max_message)
-    elif isinstance(server, MCPServerStreamableHttpConfig):
+    elif isinstance(server, schemas.MCPServerStreamableHttpConfig):
         transport = _streamable(server.server_parameters, watch, max_message)
     else:
         transport = _sse(server.server_parameters)
@@ -146,13 +139,13 @@ async def open_transport(
 
 @asynccontextmanager
 async def _streamable(
-    parameters: MCPServerStreamableHttpParameters, watch: Watch, max_message: int
+    parameters: schemas.MCPServerStreamableHttpParameters, watch: Watch, max_message: int
 ) -> AsyncIterator[Streams]:
     """The SDK reads every answer under `sse_read_timeout`, as an answer may be a stream. What never is gets `timeout`:
     notifications, behind which everything else waits, and the end of the session. Requests have it above (`session`).
     """
-    regular_s = parse_duration(parameters.timeout).total_seconds()
-    timeout = httpx2.Timeout(regular_s, read=parse_duration(parameters.sse_read_timeout).total_seconds())
+    regular_s = schemas.parse_duration(parameters.timeout).total_seconds()
+    timeout = httpx2.Timeout(regular_s, read=schemas.parse_duration(parameters.sse_read_timeout).total_seconds())
 
     async def on_request(request: httpx2.Request) -> None:
         is_notification = request.method == "POST" and b'"id":' not in await request.aread()
@@ -262,7 +255,7 @@ async def _check_events(text: str, max_values: int) -> None:
 
 
 @asynccontextmanager
-async def _sse(parameters: MCPSSEParameters) -> AsyncIterator[Streams]:
+async def _sse(parameters: schemas.MCPSSEParameters) -> AsyncIterator[Streams]:
     """The SDK gives `sse_read_timeout` to a POST, too, and only logs one that failed: here that ends the connection."""
 
     async def fail(why: str) -> None:
