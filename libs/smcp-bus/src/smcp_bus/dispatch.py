@@ -46,6 +46,8 @@ class Call:
     span: Span = field(default=INVALID_SPAN, repr=False)
     note: Note | None = None
     """Sends a note of the tool's progress to who asks; None: it reads none."""
+    trace_id: int = 0
+    """See `tracing.trace_id_of`; 0 until it is first asked for."""
 
 
 Given = TypeVar("Given")

@@ -274,8 +274,6 @@ class SocketIoServer:
     async def _on_event(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> None:
         try:
             answer = await self._answer(session, row, event, refusal)
-            if self._audit.trail.sink is not None:
-                await asyncio.sleep(0)  # the record leaves with this round of the loop, and the answer after it
             argument = _ack(session, row, answer)
             if len(argument) >= LARGE and not session.closed:
                 with session.holding(len(argument)):
@@ -288,7 +286,8 @@ class SocketIoServer:
             _log.exception("an event could not be answered")
             argument = _ack(session, row, failed(errors.Internal("internal error").body()))
         if event.id is not None:
-            self.send(session, ack_frame(event.id, argument))
+            # its record leaves with this round of the loop, and the answer after it; waiting in this task costs more
+            self._loop.call_soon(self.send, session, ack_frame(event.id, argument))
 
     async def _answer(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> Answer:
         if refusal is not None:
