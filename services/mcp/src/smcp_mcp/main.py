@@ -9,7 +9,15 @@ import typer
 
 from smcp_mcp.app import open_mcp
 from smcp_mcp.settings import McpSettings, check_access
-from smcp_service.cli import SHORT_HELP, allow_many_files, check_config_option, run_app, serve_command, version_option
+from smcp_service.cli import (
+    SHORT_HELP,
+    allow_many_files,
+    check_config_option,
+    run_app,
+    serve_command,
+    use_huge_pages,
+    version_option,
+)
 from smcp_service.health import Readiness, serve_health
 from smcp_service.metrics import Metrics
 from smcp_service.settings import load_settings
@@ -41,6 +49,7 @@ async def open_service(settings: McpSettings) -> AsyncIterator[str]:
     ):
         if settings.mcp_port == 0:  # the port has to be known at any log level
             typer.echo(f"smcp-mcp listens on {url}")
+        use_huge_pages()
         logging.getLogger(__name__).info("ready", extra={"url": url, "health": health.url})
         yield url
 

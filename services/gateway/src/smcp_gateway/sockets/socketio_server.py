@@ -286,8 +286,11 @@ class SocketIoServer:
             _log.exception("an event could not be answered")
             argument = _ack(session, row, failed(errors.Internal("internal error").body()))
         if event.id is not None:
-            # its record leaves with this round of the loop, and the answer after it; waiting in this task costs more
-            self._loop.call_soon(self.send, session, ack_frame(event.id, argument))
+            frame = ack_frame(event.id, argument)
+            if self._audit.trail.sink is None:
+                self.send(session, frame)
+            else:  # its record leaves with this round of the loop, and the answer after it
+                self._loop.call_soon(self.send, session, frame)
 
     async def _answer(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> Answer:
         if refusal is not None:
