@@ -333,7 +333,7 @@ async def test_a_broken_file_keeps_a_computer_from_starting_and_a_check_of_its_s
 
 
 async def test_a_file_that_cannot_be_written_is_told(nats_url: str, tmp_path: Path) -> None:
-    async with pinned(nats_url, tmp_path, READ, pins_file=tmp_path / "no" / "pins.json") as box:
+    async with pinned(nats_url, tmp_path, READ, config=tmp_path / "no" / "computer.json") as box:
         assert "cannot be written: No such file or directory" in str((await command("--yes")).exception)
         assert "a2c_pin" not in (await box.tools())["read"]["meta"]
 
@@ -355,7 +355,7 @@ async def test_a_full_disk_leaves_no_empty_file_which_no_computer_would_start_wi
 
 @pytest.mark.parametrize(
     ("settings", "level"),
-    [({"pins_file": "named.json"}, "WARNING"), ({"pins": "enforce"}, "WARNING"), ({}, "INFO")],
+    [({"pins": "enforce"}, "WARNING"), ({}, "INFO")],
 )
 async def test_a_missing_pins_file_is_logged_at_the_start_and_warned_of_where_a_setting_speaks_of_pins(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], level: str
@@ -363,8 +363,7 @@ async def test_a_missing_pins_file_is_logged_at_the_start_and_warned_of_where_a_
     caplog.set_level("INFO")
     config = tmp_path / "computer.json"
     config.write_text('{"servers": {}}')
-    missing = tmp_path / settings.get("pins_file", "computer.pins.json")
-    settings = settings | ({"pins_file": str(missing)} if "pins_file" in settings else {})
+    missing = tmp_path / "computer.pins.json"
     async with computer(nats_url, joined=False, config=config, **settings):
         said = [each.levelname for each in caplog.records if str(missing) in each.message]
         assert said == [level]

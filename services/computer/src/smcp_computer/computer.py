@@ -35,7 +35,7 @@ from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox
 from smcp_computer.pins import Pins
 from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
-from smcp_computer.settings import LOGS, ComputerSettings, pins_path, state_path
+from smcp_computer.settings import LOGS, ComputerSettings, state_path
 from smcp_computer.terminal import Terminal, hangups
 from smcp_computer.tools import Catalogue
 from smcp_proto.schemas import config as schemas
@@ -135,9 +135,9 @@ class Computer:
         )
         self.readiness.add("mcp_servers", lambda: "starting" if self.fleet.unready() else None)
         self.readiness.note("configuration", lambda: self.config_problem)
-        if not (pins := pins_path(settings)).exists():
-            wanted = {"pins", "pins_file"} & settings.model_fields_set
-            _log.log(logging.WARNING if wanted else logging.INFO, "no tool is pinned: %s is not there", pins)
+        if not (pins := settings.pins_file).exists():
+            level = logging.WARNING if "pins" in settings.model_fields_set else logging.INFO
+            _log.log(level, "no tool is pinned: %s is not there", pins)
         self.pins = Pins(pins, enforces=settings.pins == "enforce", warn=self.fleet.events.warn)
         self.readiness.note("pins", lambda: self.pins.problem)
         self.catalogue = Catalogue(self.fleet.supervisors, self.pins)

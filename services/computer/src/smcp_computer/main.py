@@ -20,7 +20,7 @@ from smcp_computer.config_commands import pin, secrets_app, servers_app, write_n
 from smcp_computer.control_commands import Json, print_json
 from smcp_computer.control_commands import app as commands_app
 from smcp_computer.redaction import literal_secrets
-from smcp_computer.settings import ComputerSettings, check_connection, pins_path
+from smcp_computer.settings import ComputerSettings, check_connection
 from smcp_proto.printable import escaped_json
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import Failure, counted
@@ -92,7 +92,7 @@ def serve(
     if check_config:
         from smcp_computer.pins import read_pins  # noqa: PLC0415 -- as below
 
-        read_pins(pins_path(settings))
+        read_pins(settings.pins_file)
         _say("warning", settings.config, configuration.warnings)
     if not check_config and not {"gateway_url", "nats_url", "nats_creds"} & settings.model_fields_set:
         where = "is missing: where a gateway listens, such as http://127.0.0.1:8000 (`smcp up` prints it)"

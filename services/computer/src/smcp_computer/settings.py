@@ -90,10 +90,6 @@ class ComputerSettings(ServiceSettings):
         default="enforce",
         description="what becomes of a tool that is not as it is pinned: not called, or only warned of",
     )
-    pins_file: Path | None = Field(
-        default=None,
-        description="the file of `smcp-computer pin`; default: beside the configuration (computer.pins.json)",
-    )
     state_dir: Path | None = Field(
         default=None,
         description="where its control socket, its MCP servers' logs and its secrets are; "
@@ -112,6 +108,11 @@ class ComputerSettings(ServiceSettings):
         description="how long MCP servers may take to give windows and documents; then what is known is shown",
     )
 
+    @property
+    def pins_file(self) -> Path:
+        """The file of `smcp-computer pin`, beside the configuration; it may not exist."""
+        return self.config.with_suffix(".pins.json")
+
 
 def states_directory() -> Path:
     """Where the state directories of this user's Computers are, unless they are elsewhere (`SMCP_STATE_DIR`)."""
@@ -125,11 +126,6 @@ def state_path(settings: ComputerSettings) -> Path:
     # hashed: names may be long, and the path of a socket has 107 bytes at most
     seat = blake2b(f"{settings.office}\0{settings.name}".encode(), digest_size=6).hexdigest()
     return states_directory() / seat
-
-
-def pins_path(settings: ComputerSettings) -> Path:
-    """The file with the pinned tools, which may not exist."""
-    return settings.pins_file or settings.config.with_suffix(".pins.json")
 
 
 def check_connection(settings: ComputerSettings) -> None:

@@ -37,12 +37,6 @@ _SHOWN: Final = ("gen_ai.tool.name", "smcp.computer", "smcp.mcp_server")
 """Attributes that stand in the line of a span."""
 
 
-class Event(NamedTuple):
-    at_ns: int
-    name: str
-    attributes: Mapping[str, Any]
-
-
 class Span(NamedTuple):
     """Names and values are as they were recorded: they are made printable where they are printed."""
 
@@ -56,7 +50,8 @@ class Span(NamedTuple):
     error: str | None
     """`error.type`, or a sentence; None: it did not fail."""
     attributes: Mapping[str, Any]
-    events: list[Event]
+    events: list[tuple[int, str]]
+    """When (ns), and what, as it is printed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -158,7 +153,9 @@ def _parsed(span: Mapping[str, Any], trace_id: str, processes: Mapping[str, Any]
     events = []
     for log in span.get("logs") or ():
         fields = _tags(log.get("fields"))
-        events.append(Event(_ns(log["timestamp"]), str(fields.pop("event", "event")), fields))
+        name = _short(str(fields.pop("event", "event")))
+        about = (f"{_short(key)}={_short(str(value))}" for key, value in fields.items())
+        events.append((_ns(log["timestamp"]), "  ".join([name, *about])))
     return Span(
         _id(span["spanID"], 16),
         parent and _id(parent, 16),
@@ -230,9 +227,8 @@ def _lines(trace: Mapping[str, Any], link: str) -> Iterator[str]:
         if span.parent and not before:
             words.append("(its parent is not in the store)")
         yield f"{_ms(span.start_ns - begin):>12} {_ms(span.duration_ns):>12}  {'  '.join(words)}"
-        for at, name, attributes in span.events:
-            about = "".join(f"  {_short(key)}={_short(str(value))}" for key, value in attributes.items())
-            yield f"{_ms(at - begin):>12} {'':>12}  {below}  · {_short(name)}{about}"
+        for at, said in span.events:
+            yield f"{_ms(at - begin):>12} {'':>12}  {below}  · {said}"
     yield link
 
 
