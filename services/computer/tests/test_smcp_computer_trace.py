@@ -28,7 +28,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     # a process has one tracer provider for good; the tracer of these calls alone is replaced here
     monkeypatch.setattr("smcp_computer.mcp.session.tracer", provider.get_tracer("smcp_computer.mcp"))
-    monkeypatch.setattr("smcp_computer.mcp.session.configured", lambda: True)
+    monkeypatch.setattr("smcp_computer.mcp.session.recorder", lambda: True)
     return exporter
 
 

@@ -314,7 +314,7 @@ async def test_an_unconfirmed_computer_runs_nothing_but_knows_its_running_calls(
         asked = serve(pair.box, "client:tool_call", tool)
         waiting = asyncio.create_task(pair.anna.call("client:tool_call", call(timeout=20), timeout=20))
         await eventually(lambda: asked)
-        pair.owner.computers.stop()  # closed, and not opened again
+        pair.owner.computers.stopping = True  # closed, and not opened again
         known = await ask_pending(pair.world, [["anna", "r0"]], ["may be another owner's"])
         assert orjson.loads(known.body) == {"unknown": [], "ended": [], "lost_queries": []}
         strange = await ask_pending(pair.world, [["anna", "r0"], ["anna", "r1"]])

@@ -11,38 +11,26 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
 
+from smcp_bus import registry_contract as contract
 from smcp_bus import subjects
 from smcp_bus.audit import ANSWER_S
 from smcp_bus.bus import NO_HEADERS, BusError, Headers, NoResponder, Reply, RequestTimedOut, describe
 from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
 from smcp_bus.nats.bus import Bus
-from smcp_bus.registry_contract import (
-    GATEWAY_LEASE,
-    LEASE,
-    Assertion,
-    AssertionResult,
-    Claim,
-    Confirmed,
-    FindComputer,
-    Found,
-    Joined,
-    LeaseRenewal,
-    LeaseState,
-    Left,
-)
+from smcp_bus.registry_contract import Claim, Joined, LeaseState
 from smcp_bus.tracing import sending
 from smcp_proto.backoff import Backoff, jittered
 from smcp_proto.errors import ErrorBody, Internal, NotAllowed, SmcpError, Unavailable, error_of
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import ListRoomRet
 from smcp_proto.schemas.rooms import RESTARTS
+from smcp_service.lifecycle import set_within
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -93,14 +81,14 @@ class RegistryClient:
 
     async def leave(
         self, office: str, role: Role, name: str, claim: Claim, *, req_id: str = "", restarts: bool = False
-    ) -> Left:
+    ) -> contract.Left:
         """`restarts`: nothing is announced, and the seat is kept for another process of the same identity.
 
         Raises NotInOffice where the claim is not the member there, Unavailable as `join`.
         """
         body = orjson.dumps({"office_id": office} | ({RESTARTS: True} if restarts else {}))
         subject = subjects.server(office, role, name, "leave_office")
-        return _read(Left, await self._send(subject, body, _claim_header(claim), req_id=req_id))
+        return _read(contract.Left, await self._send(subject, body, _claim_header(claim), req_id=req_id))
 
     async def list_room(self, office: str, role: Role, name: str, body: bytes, *, after: int) -> bytes:
         """ListRoomRet as JSON, not older than the revision `after`: the newest that the asker knows of."""
@@ -110,17 +98,17 @@ class RegistryClient:
         body = orjson.dumps({"agent": name, "req_id": req_id, "office_id": office})
         return _read(ListRoomRet, await self.list_room(office, role, name, body, after=after))
 
-    async def confirm(self, office: str, role: Role, name: str, claim: Claim) -> Confirmed:
+    async def confirm(self, office: str, role: Role, name: str, claim: Claim) -> contract.Confirmed:
         """Whether the registry's view still holds this very claim; works without quorum."""
         subject = subjects.server(office, role, name, "confirm")
-        return _read(Confirmed, await self._send(subject, b"", _claim_header(claim), timeout=CONFIRM_S))
+        return _read(contract.Confirmed, await self._send(subject, b"", _claim_header(claim), timeout=CONFIRM_S))
 
     async def find(
         self, office: str, role: Role, name: str, computer: str, *, timeout: float, req_id: str = ""
-    ) -> Found:
-        body = FindComputer(computer=computer).model_dump_json().encode()
+    ) -> contract.Found:
+        body = contract.FindComputer(computer=computer).model_dump_json().encode()
         subject = subjects.server(office, role, name, "find")
-        return _read(Found, await self._send(subject, body, timeout=timeout, req_id=req_id))
+        return _read(contract.Found, await self._send(subject, body, timeout=timeout, req_id=req_id))
 
     async def tell(
         self,
@@ -141,19 +129,19 @@ class RegistryClient:
         headers = {NOTIFICATION_ID: uuid.uuid4().hex} | ({SUBJECT: caller} if caller else {})
         await self._send(subjects.server(office, role, name, verb), body, headers, timeout=timeout, req_id=req_id)
 
-    async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float | None = None) -> LeaseState:
+    async def renew_lease(self, renewal: contract.LeaseRenewal, *, timeout: float | None = None) -> LeaseState:
         """A renewal that says `accepting` is a gateway's, and goes where gateways alone may publish."""
-        verb = LEASE.verb
+        verb = contract.LEASE.verb
         if renewal.accepting is not None:
-            verb, renewal = GATEWAY_LEASE.verb, renewal.model_copy(update={"proof": self._proof})
+            verb, renewal = contract.GATEWAY_LEASE.verb, renewal.model_copy(update={"proof": self._proof})
         subject = subjects.hosts(self.credential, self.process, verb)
         return _read(LeaseState, await self._send(subject, renewal.model_dump_json().encode(), timeout=timeout))
 
-    async def assert_members(self, assertion: Assertion) -> AssertionResult:
+    async def assert_members(self, assertion: contract.Assertion) -> contract.AssertionResult:
         subject = subjects.hosts(self.credential, self.process, "assert")
         again_s = BATCH_AGAIN_S if len(assertion.members) > 1 else BATCH_AGAIN_S / 4  # in a drain many ask for one
         body = assertion.model_dump_json(exclude_none=True).encode()
-        return _read(AssertionResult, await self._send(subject, body, timeout=ROOM_S, again_s=again_s))
+        return _read(contract.AssertionResult, await self._send(subject, body, timeout=ROOM_S, again_s=again_s))
 
     async def record_approval(self, office: str, computer: str, record: bytes) -> None:
         """Have an `Approval` of that Computer recorded. Raises Unavailable where it is not."""
@@ -241,7 +229,7 @@ class LeaseKeeper:
     _: KW_ONLY
     lease_s: float
     """How long the registries let a lease live, in seconds; less if they say so."""
-    describe: Callable[[], LeaseRenewal]
+    describe: Callable[[], contract.LeaseRenewal]
     """What goes with each renewal."""
     on_lapsed: Callable[[], None]
     """Called after a renewal that found no lease (any more): the members are to be asserted."""
@@ -277,9 +265,7 @@ class LeaseKeeper:
             timeout = None
             if self.acquired:
                 timeout = self.lease_s * (1 - RENEW_AT)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(jittered(self.lease_s * RENEW_AT)):
-                        await self._wake.wait()
+                await set_within(jittered(self.lease_s * RENEW_AT), self._wake)
                 self._wake.clear()
             try:
                 state = await self.registry.renew_lease(self.describe(), timeout=timeout)

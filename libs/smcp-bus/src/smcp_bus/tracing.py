@@ -50,11 +50,6 @@ _UNTRACED: Final[AbstractContextManager[Record]] = nullcontext(lambda answer: ""
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 
 
-def configured() -> bool:
-    """Whether a tracer provider was set up in this process; asked once, when a dispatcher or a client is built."""
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-
-
 def client_spans() -> Tracing | None:
     """SERVER spans for events of Socket.IO clients (`client:tool_call`); None while nothing is recorded. Progress has
     none: a call may have hundreds.

@@ -133,7 +133,7 @@ class Background:
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Result], *, name: str) -> asyncio.Task[Result]:
         try:
@@ -141,13 +141,9 @@ class Background:
         except RuntimeError:  # a task has failed, and the others end
             work.close()  # as Python does from 3.13 on
             raise
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
         return task
-
-    def cancel_all(self) -> None:
-        for task in self._tasks:
-            task.cancel()
 
 
 @asynccontextmanager
@@ -157,7 +153,8 @@ async def background() -> AsyncIterator[Background]:
         try:
             yield tasks
         finally:
-            tasks.cancel_all()
+            for task in tasks.tasks:
+                task.cancel()
 
 
 async def _with_signals(main: Main, at_once: Callable[[], None] | None) -> int | None:

@@ -172,8 +172,8 @@ class Gateway:
         self.transport.draining = True
         self.lease.renew_soon()  # the fair share of the others no longer counts this one
         await self.moves.drain(within=self._drain_s)
-        self.computers.stop()
-        self.memberships.stop()
+        self.computers.stopping = True
+        self.memberships.stopping.set()
         await self._background.settle(within=LAST_TASKS_S)
 
     def _lapsed(self) -> None:

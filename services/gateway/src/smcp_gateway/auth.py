@@ -85,7 +85,7 @@ class UnauthenticatedClients:
     """The connections of this gateway that are not authenticated yet. An address may have only `most` of them (0: any
     number), and `close` ends each at its deadline."""
 
-    def __init__(self, most: int, close: Callable[[str], None]) -> None:
+    def __init__(self, most: int, close: Callable[[str], object]) -> None:
         self._most = most
         self._close = close
         self._waiting: dict[str, tuple[str, asyncio.TimerHandle]] = {}

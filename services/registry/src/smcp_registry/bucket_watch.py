@@ -22,6 +22,7 @@ from smcp_bus.bus import BusError, Connection, describe, raise_if_cancelled
 from smcp_bus.nats.bus import Bus
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import Unavailable
+from smcp_service.lifecycle import set_within
 
 _log = logging.getLogger("smcp_registry.bucket_watch")
 
@@ -109,9 +110,7 @@ async def follow(js: JetStreamContext, bucket: str, view: View) -> None:
             expected = info.delivered.consumer_seq if info.delivered else 0
             if not info.num_pending and reader.received >= expected:
                 reader.caught_up()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_S):  # unlike `wait_for`, it makes no task
-                    await reader.failed.wait()
+            if await set_within(CHECK_S, reader.failed):
                 raise nats.errors.Error(f"messages of the bucket {bucket} were dropped")
     finally:
         with contextlib.suppress(nats.errors.Error):

@@ -4,7 +4,6 @@ It lags behind the store: code that must not miss a change waits until the view 
 """
 
 import asyncio
-import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from smcp_proto.schemas import SessionInfo
 from smcp_registry.bucket_watch import Change, View
 from smcp_registry.member_records import MemberRecord, record_key
 from smcp_registry.store import parse_record
+from smcp_service.lifecycle import set_within
 
 Process = tuple[str, str]
 """(credential, process)."""
@@ -78,12 +78,6 @@ class MembersView(View):
         self._put(change)
         self._reach(change.revision)
 
-    def forget_tombstone(self, key: str, revision: int) -> None:
-        """It was purged; one that is newer than `revision` stays."""
-        known = self.tombstones.get(key)
-        if known is not None and known.revision == revision:
-            del self.tombstones[key]
-
     def member(self, office: str, role: Role, name: str) -> Entry | None:
         """The member of that name; None where there is none (an Agent of another name is another)."""
         entry = self._entries.get(record_key(office, role, name))
@@ -122,10 +116,9 @@ class MembersView(View):
 
     async def reached(self, revision: int, seconds: float) -> bool:
         """Wait until the view has seen `revision`, at most `seconds`; whether it has."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self.revision < revision:
-                    await self._moved.wait()
+        until = self._loop.time() + seconds
+        while self.revision < revision and await set_within(until - self._loop.time(), self._moved):
+            pass
         return self.revision >= revision
 
     def _put(self, change: Change) -> None:

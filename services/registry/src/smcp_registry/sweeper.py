@@ -5,7 +5,6 @@ read once more before each tombstone: to come back changes no record, so that co
 """
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
@@ -23,6 +22,7 @@ from smcp_registry.leases import Leases, Owners
 from smcp_registry.member_records import MemberRecord, tombstone
 from smcp_registry.members_view import Entry, MembersView, Process
 from smcp_registry.store import AT_ONCE, Conflict, Store, read_member, write_member
+from smcp_service.lifecycle import set_within
 
 _log = logging.getLogger("smcp_registry.sweeper")
 
@@ -86,15 +86,14 @@ class Sweeper:
         for key, stone in old.items():
             if stone.revision <= announced and stone.revision < self.view.revision:
                 await self.store.members.purge(key, upto=stone.revision)
-                self.view.forget_tombstone(key, stone.revision)
+                if self.view.tombstones.get(key) == stone:  # else there is a newer one
+                    del self.view.tombstones[key]
 
     async def _wait(self) -> None:
         ran_out = self.leases.ran_out
         pause = jittered(self.lease_s / 4)  # registries that were started together need not ask at the same moment
         asleep_since = self._loop.time()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await ran_out.wait()
+        await set_within(pause, ran_out)
         ran_out.clear()
         if self._loop.time() - asleep_since > pause + self.lease_s / 2:
             self.connection.begin_anew()

@@ -8,18 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 from uuid import uuid4
 
-from smcp_bus.bus import (
-    NO_HEADERS,
-    BodyTooLarge,
-    BusError,
-    Headers,
-    NoResponder,
-    NoticeHandler,
-    Progress,
-    Reply,
-    RequestHandler,
-    Subscription,
-)
+from smcp_bus import bus
+from smcp_bus.bus import NO_HEADERS, BusError, Headers, NoResponder, Progress, Reply, RequestHandler, Subscription
 from smcp_bus.nats.client import FLUSH_S, NatsClient
 from smcp_bus.nats.config import BusConfig as BusConfig
 from smcp_bus.nats.config import BusStats as BusStats
@@ -121,7 +111,7 @@ class Bus(NatsClient):
         part: bytes | memoryview = body
         if len(body) > self.chunk:
             if len(body) > self.max_body:
-                raise BodyTooLarge(len(body), self.max_body)
+                raise bus.BodyTooLarge(len(body), self.max_body)
             outgoing = self.transfers.outgoing(body)
             outgoing.progress = progress
             headers = {**outgoing.headers, **headers}
@@ -173,7 +163,7 @@ class Bus(NatsClient):
         """
         return await self._subscribe(Serving(self, subject, handler, limit=limit, answers=True), queue)
 
-    async def listen(self, subject: str, handler: NoticeHandler) -> Subscription:
+    async def listen(self, subject: str, handler: bus.NoticeHandler) -> Subscription:
         """As `serve`, for notifications."""
         return await self._subscribe(Serving(self, subject, handler, limit=1, answers=False), "")
 
@@ -249,11 +239,11 @@ async def open_bus(config: BusConfig, *, opening: Callable[[Bus], None] | None =
     Raises:
         NotConnected: no nats-server answered within `connect_timeout`; says at which address and why.
     """
-    bus = Bus(config)
+    opened = Bus(config)
     if opening is not None:
-        opening(bus)
-    await bus.connect(bus.inbox_prefix)
+        opening(opened)
+    await opened.connect(opened.inbox_prefix)
     try:
-        yield bus
+        yield opened
     finally:
-        await bus.close()
+        await opened.close()

@@ -151,7 +151,8 @@ class NatsClient:
                 await self.flush(config.connect_timeout)
         except (TimeoutError, BusError, nats_errors.Error) as error:
             await self._socket.end(self._nats)
-            why = f"could not be reached within {config.connect_timeout:g} s: {_worded(self._last_error or error)}"
+            cause = bus.describe(self._last_error or error).removeprefix("nats: ")
+            why = f"could not be reached within {config.connect_timeout:g} s: {cause}"
             raise NotConnected(
                 f"nats-server at {config.hosts} {self._objection if self._trouble == _REFUSED else why}"
             ) from error
@@ -364,7 +365,3 @@ class NatsClient:
     def detach(self, number: int) -> None:
         self._receivers.pop(number, None)
         self._subscribed.pop(number, None)
-
-
-def _worded(error: BaseException) -> str:
-    return str(error).removeprefix("nats: ") or type(error).__name__

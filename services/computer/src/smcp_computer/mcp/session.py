@@ -25,9 +25,8 @@ from opentelemetry.propagate import inject
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, get_tracer
 from pydantic import TypeAdapter, ValidationError
 
-from smcp_bus.request_spans import child_span
+from smcp_bus.request_spans import child_span, recorder
 from smcp_bus.tool_progress import ProgressThrottle
-from smcp_bus.tracing import configured
 from smcp_computer.mcp import errors
 from smcp_computer.mcp.resources import LIST_BYTES, Lists, Resources
 from smcp_computer.mcp.sdk_adapter import Watch
@@ -76,7 +75,7 @@ class Connection:
         self.is_modern = self.version in MODERN_PROTOCOL_VERSIONS
         self._meta = self.watch.stamp if self.is_modern else {}
         self._ids, self._tokens = count(FIRST_ID), count(1)
-        self._is_traced = configured()
+        self._is_traced = recorder() is not None
         self._ping = PINGS[self.is_modern]
         self._described = {
             "smcp.mcp_server": self.server,

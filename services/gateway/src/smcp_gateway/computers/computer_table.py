@@ -49,7 +49,7 @@ class ComputerTable:
     _owned: dict[Key, SocketIoComputer] = field(default_factory=dict, init=False)
     _offices: dict[str, set[SocketIoComputer]] = field(default_factory=dict, init=False)
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
-    _stopping: bool = field(default=False, init=False)
+    stopping: bool = field(default=False, init=False)
     ownership: Ownership = field(init=False)
     """Its generation is read before a request to the registry, and passed to `granted`."""
 
@@ -76,9 +76,6 @@ class ComputerTable:
                     await asyncio.sleep(PAUSE_S)
         finally:
             self.owner.close()
-
-    def stop(self) -> None:
-        self._stopping = True
 
     async def serve(self, session: Session, office: str, name: str) -> None:
         """Serve the Computer's subject; no call runs yet. nats-server knows it on return. Raises BusError."""
@@ -131,7 +128,8 @@ class ComputerTable:
         """An Agent has left an office: its subscriptions end, and its calls unless it comes back soon."""
         here = self._offices.get(office, ())
         for owned in here:
-            owned.agent_left(agent)
+            if owned.subscriptions.left(agent):  # if it is back already, it subscribes again
+                owned.updates.missed()
         if here:
             self.owner.agent_left(office, agent, self.ownership, is_back)
 
@@ -144,13 +142,13 @@ class ComputerTable:
 
     def is_open(self, confirmed: int) -> bool:
         """Whether calls may run for a Computer that was confirmed in that generation of the ownership."""
-        return self.ownership.is_open and confirmed == self.ownership.generation and not self._stopping
+        return self.ownership.is_open and confirmed == self.ownership.generation and not self.stopping
 
     def _open(self, owned: SocketIoComputer, generation: int) -> bool:
         if not self.ownership.is_open or self.ownership.generation != generation:
             return False
-        if owned.confirmed not in (-1, generation):
-            owned.drop_subscriptions()
+        if owned.confirmed not in (-1, generation) and owned.subscriptions.clear():
+            owned.updates.missed()  # that an Agent left may not have been heard
         owned.confirmed = generation
         return True
 

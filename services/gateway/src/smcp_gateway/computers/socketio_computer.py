@@ -5,7 +5,7 @@ offices, by two objects.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -68,7 +68,6 @@ class SocketIoComputer:
         self._hints: dict[str, bool] = {}
         """What it listed when it was asked last (`callers.read_only_hints`), until it announces a change."""
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
         self.handle = owned(self._handle, self._refusal)
         self._loop = asyncio.get_running_loop()
@@ -129,16 +128,6 @@ class SocketIoComputer:
         self.subscriptions.clear()
         for fail in list(self._waiting.values()):
             fail(_gone())
-
-    def agent_left(self, agent: str) -> None:
-        """An Agent has left the office. One that is back already is asked to subscribe again."""
-        if self.subscriptions.left(agent):
-            self.updates.missed()
-
-    def drop_subscriptions(self) -> None:
-        """This gateway may have missed that an Agent left."""
-        if self.subscriptions.clear():
-            self.updates.missed()
 
     def _knows(self, verb: str, incoming: Incoming) -> bool:
         if verb != "tool_call":
@@ -208,7 +197,7 @@ class SocketIoComputer:
             withdraws: list[Callable[[], object]] = []
             rights = call.caller.rights
             if rights is not None and rights.restricts_tools:  # the call counts as begun meanwhile
-                withdraws.append(self._spawn(ask_if_allowed(rights)).cancel)
+                withdraws.append(self._table.transport.spawn(ask_if_allowed(rights)).cancel)
             else:
                 withdraws.append(self._ask(call, answered))
             return stop
@@ -219,7 +208,7 @@ class SocketIoComputer:
 
     def _settle(self, running: RunningCall, outcome: bytes | SmcpError) -> None:
         if isinstance(outcome, bytes) and len(outcome) > exact_json.SMALL_BYTES:
-            self._spawn(self._settle_large(running, outcome))
+            self._table.transport.spawn(self._settle_large(running, outcome))
         else:
             self._table.owner.settle(running, result_of(outcome) if isinstance(outcome, bytes) else outcome)
 
@@ -230,12 +219,6 @@ class SocketIoComputer:
         except TooLarge as error:
             outcome = error
         self._table.owner.settle(running, outcome)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _check_tool(self, rights: Rights, request: ToolCallReq, call: Call) -> None:
         """Look at what the Computer lists: a published one checks nothing, and has several names for a tool."""

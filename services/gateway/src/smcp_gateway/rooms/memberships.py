@@ -23,6 +23,7 @@ from smcp_gateway.sockets.session import Membership, Session
 from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.errors import NOT_A_MEMBER, NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
+from smcp_service.lifecycle import set_within
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
 
@@ -39,7 +40,7 @@ class Memberships:
     audit: Audit
     taken_up: int = field(default=0, init=False)
     """Members that came here from another gateway, or came back, and kept their seats."""
-    _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
         """Make `session` a member, or change nothing. A switch claims the new seat without an announcement, leaves the
@@ -135,9 +136,6 @@ class Memberships:
 
         self.background.until_done("telling of a member that left", end)
 
-    def stop(self) -> None:
-        self._stopping.set()
-
     async def _claim(self, office: Office, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> Joined:
         """Claim the seat, and load the roster with the first session of an office: an outage is compared with it."""
         joined = await self.registry.join(*seat, claim, body, req_id=req_id)
@@ -194,10 +192,9 @@ class Memberships:
         if not any(call.tracked for call in calls):
             return
         if lost_at is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(lost_at + ABSENT_S):
-                    await self._stopping.wait()
-                    return
+            absent_s = lost_at + ABSENT_S - asyncio.get_running_loop().time()
+            if await set_within(absent_s, self.stopping):
+                return
         if await self._is_free(membership):
             await self._cancel(session, membership, calls)
 

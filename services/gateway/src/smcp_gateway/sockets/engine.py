@@ -262,11 +262,12 @@ class Engine(engineio.AsyncServer):
 
     def spawn(
         self, work: Coroutine[Any, Any, None], ended: "Callable[[asyncio.Task[None]], None] | None" = None
-    ) -> None:
+    ) -> "asyncio.Task[None]":
         """Run it in a task. `ended` is called after it, also if it never began, and takes it out of `tasks`."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(ended or self.tasks.discard)
+        return task
 
     def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
         return Outbox(self._outbox_limit, self._cut_off)

@@ -86,7 +86,10 @@ class SocketIoServer:
         self._authenticator = authenticator
         self._source = partial(source_of, trusted=settings.proxies)
         self._audit = audit
-        self._unauthenticated = UnauthenticatedClients(settings.unauthenticated_per_address, self._close_late)
+        self._unauthenticated = UnauthenticatedClients(
+            settings.unauthenticated_per_address,
+            lambda engine_id: self.spawn(self._engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION)),
+        )
         self.draining = False
         """New clients are refused; those that are here go on."""
         logger = logging.getLogger("smcp_gateway.socketio")
@@ -107,7 +110,7 @@ class SocketIoServer:
         self._engine.on("connect", self._on_open)  # type: ignore[no-untyped-call]
         self._engine.on("disconnect", self._on_end)  # type: ignore[no-untyped-call]
         self._engine.on_message = self._on_message
-        self.sweep = self._engine.sweep
+        self.sweep, self.spawn = self._engine.sweep, self._engine.spawn
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         sid = request.query.get("sid")
@@ -154,9 +157,6 @@ class SocketIoServer:
     async def _on_open(self, engine_id: str, environ: dict[str, Any]) -> None:
         self._unauthenticated.opened(engine_id, self._source(environ["aiohttp.request"]))
         await self._opened(engine_id, environ)
-
-    def _close_late(self, engine_id: str) -> None:
-        self._engine.spawn(self._engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION))
 
     async def _on_end(self, engine_id: str, reason: str) -> None:
         try:

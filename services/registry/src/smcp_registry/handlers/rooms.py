@@ -3,7 +3,6 @@ processes say of themselves (`lease`, `assert`); and of what operators ask about
 """
 
 import asyncio
-import contextlib
 import heapq
 import math
 import re
@@ -36,6 +35,7 @@ from smcp_registry.member_records import Announce, MemberRecord, held_by, record
 from smcp_registry.members_view import Entry, MembersView
 from smcp_registry.seats import Seats
 from smcp_registry.store import ANSWER_S, AT_ONCE, Bucket, StoredMember, read_member
+from smcp_service.lifecycle import set_within
 
 BURST_S: Final = 5.0
 """So many seconds' worth may come at once: an office of thousands comes back together when its gateway dies."""
@@ -57,11 +57,7 @@ class Callers:
     view: MembersView
 
     async def settled(self, call: Call) -> None:
-        if self.view.synced.is_set():
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(SYNC_S, _left(call) / 2)):
-                await self.view.synced.wait()
+        await set_within(min(SYNC_S, _left(call) / 2), self.view.synced)
 
     async def caught_up(self, revision: int, call: Call) -> None:
         """Wait until the view has this revision, and what this registry has confirmed itself. Raises Unavailable."""
