@@ -45,6 +45,29 @@ async def test_a_server_that_comes_within_the_time_is_waited_for(tmp_path: Path)
         await server.stop()
 
 
+async def test_a_connection_that_breaks_while_it_is_opened_is_followed_by_another_one() -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        pings = 0
+        writer.write(b'INFO {"server_id": "x", "version": "2.15.0", "headers": true, "max_payload": 1048576}\r\n')
+        while line := await reader.readline():
+            pings += line == b"PING\r\n"
+            if connections == 1 and pings == 2:  # the first one is nats-py's own
+                break
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with open_bus(BusConfig(url=f"nats://127.0.0.1:{port}")) as bus:
+            assert bus.connected
+    assert connections == 2
+
+
 async def test_an_opening_that_is_cancelled_leaves_nothing() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -146,9 +146,12 @@ class NatsClient:
         try:
             async with asyncio.timeout(config.connect_timeout) as self._opening:
                 await self._nats.connect(**options)
-                await self._standing.wait()
-                bus.raise_if_cancelled()
-                await self.flush(config.connect_timeout)
+                while True:
+                    await self._standing.wait()
+                    bus.raise_if_cancelled()
+                    with suppress(NotConnected, bus.ConnectionLost):  # it broke: there is time for another connection
+                        await self.flush(config.connect_timeout)
+                        break
         except (TimeoutError, BusError, nats_errors.Error) as error:
             await self._socket.end(self._nats)
             cause = bus.describe(self._last_error or error).removeprefix("nats: ")
