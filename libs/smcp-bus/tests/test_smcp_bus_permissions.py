@@ -86,7 +86,7 @@ async def test_serving_what_is_not_permitted_is_refused_and_leaves_nothing(
         with pytest.raises(BusError, match="not permitted"):
             await computer.serve(subject, echo, queue=queue)
         assert computer.connected
-        assert computer.stats().running == 0
+        assert computer.stats()["running"] == 0
         await computer.serve("smcp.v1.office.client.Mine.*", echo, queue="owner")
 
 
@@ -95,7 +95,7 @@ async def test_a_request_without_permission_fails_at_once_as_not_run(tmp_path: P
         with pytest.raises(NoResponder):
             async with within(2):
                 await computer.request("smcp.v1.office.client.Mine.tool_call", b"", timeout=60)
-        assert computer.stats().pending == 0
+        assert computer.stats()["pending"] == 0
 
 
 async def test_nobody_reads_the_answers_to_another_credential(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from typing import NamedTuple
 
 import orjson
@@ -103,7 +102,7 @@ async def test_a_request_without_a_responder_fails_at_once(pair: OpenPair) -> No
         with pytest.raises(NoResponder):
             async with within(2):
                 await two.asker.request("nobody.here", b"", timeout=60)
-        assert two.asker.stats().pending == 0
+        assert two.asker.stats()["pending"] == 0
 
 
 async def test_each_of_several_requests_ends_at_its_own_time(pair: OpenPair) -> None:
@@ -129,9 +128,9 @@ async def test_a_thousand_time_outs_leave_no_state(pair: OpenPair) -> None:
         asked = [two.asker.request("a", b"", timeout=0.2) for _ in range(1000)]
         results = await asyncio.gather(*asked, return_exceptions=True)
         assert {type(result) for result in results} == {RequestTimedOut}
-        assert two.asker.stats().pending == 0
+        assert two.asker.stats()["pending"] == 0
         go.set()
-        await eventually(lambda: two.server.stats().running == 0)
+        await eventually(lambda: two.server.stats()["running"] == 0)
 
 
 async def test_a_cancelled_request_leaves_nothing(pair: OpenPair) -> None:
@@ -143,7 +142,7 @@ async def test_a_cancelled_request_leaves_nothing(pair: OpenPair) -> None:
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert two.asker.stats() == replace(two.asker.stats(), pending=0, outgoing_bytes=0)
+        assert two.asker.stats() == two.asker.stats() | {"pending": 0, "outgoing_bytes": 0}
         go.set()
 
 
@@ -153,7 +152,7 @@ async def test_a_body_up_to_the_limit_arrives_whole_both_ways(pair: OpenPair, si
         await two.server.serve("a", echo)
         body = bytes(index * 7 % 251 for index in range(997)) * (size // 997 + 1)
         assert (await two.asker.request("a", body[:size], timeout=20)).body == body[:size]
-        await eventually(lambda: two.server.stats().pending == 0)
+        await eventually(lambda: two.server.stats()["pending"] == 0)
 
 
 async def test_a_body_above_the_limit_is_refused_before_anything_is_sent(pair: OpenPair) -> None:
@@ -221,7 +220,7 @@ async def test_requests_run_beside_each_other_up_to_the_limit_and_the_rest_in_or
 
         await two.server.serve("a", handler, limit=3)
         asked = [asyncio.create_task(two.asker.request("a", b"%d" % n, timeout=20)) for n in range(10)]
-        await eventually(lambda: two.server.stats().waiting == 7 and len(started) == 3)
+        await eventually(lambda: two.server.stats()["waiting"] == 7 and len(started) == 3)
         assert started == [b"0", b"1", b"2"]
         for _ in range(10):
             go.release()
@@ -244,7 +243,7 @@ async def test_a_request_whose_time_is_over_before_its_turn_is_not_run(pair: Ope
         with pytest.raises(RequestTimedOut):
             await two.asker.request("a", b"second", timeout=0.1)
         third = asyncio.create_task(two.asker.request("a", b"third", timeout=20))
-        await eventually(lambda: two.server.stats().waiting == 2)
+        await eventually(lambda: two.server.stats()["waiting"] == 2)
         loop = asyncio.get_running_loop()
         over = loop.time() + 0.2  # the server counts the time from when the request came
         await eventually(lambda: loop.time() > over)
@@ -313,7 +312,7 @@ async def test_draining_finishes_running_and_queued_requests_and_takes_no_new_on
         subscription = await two.server.serve("a", handler, limit=1)
         asked = [asyncio.create_task(two.asker.request("a", b"%d" % n, timeout=20)) for n in range(3)]
         await runs.wait()
-        await eventually(lambda: two.server.stats().waiting == 2)
+        await eventually(lambda: two.server.stats()["waiting"] == 2)
         draining = [asyncio.create_task(subscription.drain()) for _ in range(2)]
 
         async def gone() -> bool:
@@ -345,7 +344,7 @@ async def test_draining_a_listener_handles_what_has_arrived(pair: OpenPair) -> N
         subscription = await two.server.listen("a", handler)
         for number in range(5):
             await two.asker.publish("a", b"%d" % number)
-        await eventually(lambda: two.server.stats().waiting == 4)
+        await eventually(lambda: two.server.stats()["waiting"] == 4)
         draining = asyncio.create_task(subscription.drain())
         go.set()
         await draining
@@ -367,7 +366,7 @@ async def test_a_broken_connection_fails_pending_requests_at_once_and_leaves_not
             async with within(1):
                 await asking
         assert told == [Connection.DOWN]
-        assert two.asker.stats().pending == 0
+        assert two.asker.stats()["pending"] == 0
         assert not two.asker.connected
         with pytest.raises(NotConnected):
             await two.asker.request("a", b"", timeout=60)

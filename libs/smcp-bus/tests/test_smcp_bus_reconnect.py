@@ -64,7 +64,7 @@ async def test_pending_requests_fail_after_the_watchers_were_called(nats_server:
         await bus.serve("hold", handler)
         bus.watch(lambda what: order.append(what.value))
         asking = asyncio.create_task(ask())
-        await eventually(lambda: bus.stats().running == 1)
+        await eventually(lambda: bus.stats()["running"] == 1)
         await nats_server.restart()
         await asking
         await eventually(lambda: bus.connected)
@@ -139,11 +139,11 @@ async def test_sending_to_a_server_that_stops_reading_waits_and_fails_in_time(na
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         nats_server.pause()
         asked = [asyncio.create_task(bus.request("a", bytes(500_000), timeout=0.5)) for _ in range(60)]
-        await eventually(lambda: bus.stats().pending > 0)
+        await eventually(lambda: bus.stats()["pending"] > 0)
         async with within(2):
             await asyncio.wait(asked)
         assert {type(each.exception()) for each in asked} == {NotConnected, RequestTimedOut}
-        assert bus.stats().pending == 0
+        assert bus.stats()["pending"] == 0
         assert bus.connected
         nats_server.resume()
         await bus.flush()
@@ -207,7 +207,7 @@ async def test_closing_waits_for_handlers_and_answers_for_those_that_hang(nats_u
             await bus.serve("a", handler)
             short = asyncio.create_task(asker.request("a", b"short", timeout=20))
             endless = asyncio.create_task(asker.request("a", b"endless", timeout=20))
-            await eventually(lambda: bus.stats().running == 2)
+            await eventually(lambda: bus.stats()["running"] == 2)
             asyncio.get_running_loop().call_soon(go.set)  # once the closing has begun
         assert (await short).body == b"done"
         assert (await endless).headers["Smcp-Error"] == "503"
@@ -251,7 +251,7 @@ async def test_a_slow_consumer_is_reported_to_the_watchers(nats_url: str, messag
             await bus.publish("n", bytes(size))
         await bus.flush()
         await eventually(lambda: told)
-        kept = bus.stats().waiting + 1
+        kept = bus.stats()["waiting"] + 1
         assert kept <= 11
         go.set()
         await eventually(lambda: handled == kept)
@@ -274,7 +274,7 @@ async def test_each_overflow_of_a_subscription_is_logged_once(nats_url: str, cap
                 await bus.publish("n", b"")
             await eventually(lambda: len(told) == overflow)  # noqa: B023 -- awaited here
             go.set()
-            await eventually(lambda: bus.stats().waiting == bus.stats().running == 0)
+            await eventually(lambda: bus.stats()["waiting"] == bus.stats()["running"] == 0)
         logged = [record for record in caplog.records if "messages on n are dropped" in record.getMessage()]
         assert len(logged) == 2
 
@@ -302,7 +302,7 @@ async def test_offices_take_turns_where_requests_wait_and_the_one_with_the_most_
             peer.send(sent, "_INBOX.nobody", b"", b"")
         await peer.flush()
         await bus.flush()  # it has all that came to nats-server before
-        assert bus.stats().waiting == 100
+        assert bus.stats()["waiting"] == 100
         go.set()
         await eventually(lambda: len(handled) == 101)
         assert [each for each in handled[:8] if each != flood] == [others[at] for at in (0, 2, 1, 3)]

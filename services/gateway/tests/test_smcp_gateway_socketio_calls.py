@@ -109,7 +109,7 @@ async def test_three_hundred_timed_out_calls_leave_nothing_behind(nats_url: str,
         released.set()  # the answers come late, and to nobody
         session = pair.session
         await eventually(lambda: pair.running == 0 and len(session.asks) == 0)
-        await eventually(lambda: all(bus.stats().pending == bus.stats().running == 0 for bus in pair.world.buses))
+        await eventually(lambda: all(bus.stats()["pending"] == bus.stats()["running"] == 0 for bus in pair.world.buses))
         assert len(pair.world.gateways[0].calls) == 0
         serve(pair.box, "client:get_tools", echo)
         assert (await pair.anna.call("client:get_tools", query()))["echo"]

@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -62,7 +61,7 @@ async def open_service_bus(
             open_bus(config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem)) as bus,
             serve_log_level(bus, service),
         ):
-            stats["bus"] = lambda: asdict(bus.stats())
+            stats["bus"] = bus.stats
             measure_bus(metrics, bus)
             yield bus
     except BusError as error:
@@ -132,10 +131,10 @@ def measure_bus(metrics: Metrics, bus: Bus) -> None:
     counter("smcp_bus_slow_consumers", "Times that messages were dropped on the way in", lambda: seen[Connection.SLOW])
     counter("smcp_bus_transfers", "Bodies that went in parts, by their way", lambda: transfers.counts, label="way")
     counter("smcp_bus_transferred", "Bytes of these bodies", lambda: transfers.bytes, unit="bytes", label="way")
-    gauge("smcp_bus_messages_waiting", "Messages that wait for a handler", lambda: stats().waiting)
-    gauge("smcp_bus_outgoing", "Large bodies waiting to be pulled", lambda: stats().outgoing_bytes, unit="bytes")
-    gauge("smcp_bus_budget_used", "Memory reserved for incoming bodies", lambda: stats().budget_used, unit="bytes")
-    gauge("smcp_bus_budget_waiting", "Bodies that wait for a share of the budget", lambda: stats().budget_waiting)
+    gauge("smcp_bus_messages_waiting", "Messages that wait for a handler", lambda: stats()["waiting"])
+    gauge("smcp_bus_outgoing", "Large bodies waiting to be pulled", lambda: stats()["outgoing_bytes"], unit="bytes")
+    gauge("smcp_bus_budget_used", "Memory reserved for incoming bodies", lambda: stats()["budget_used"], unit="bytes")
+    gauge("smcp_bus_budget_waiting", "Bodies that wait for a share of the budget", lambda: stats()["budget_waiting"])
 
 
 def measure_audit(metrics: Metrics, trail: Trail) -> None:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-import orjson
 from aiohttp import web
 
 from smcp_service.http_limits import EdgeRules, Listener, listening
@@ -99,6 +98,4 @@ async def serve_health(
 
 
 def _json(status: int, body: dict[str, object]) -> web.Response:
-    return web.Response(
-        status=status, body=orjson.dumps(body), content_type="application/json", headers={"Cache-Control": "no-store"}
-    )
+    return web.json_response(body, status=status, headers={"Cache-Control": "no-store"})

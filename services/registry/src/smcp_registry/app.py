@@ -19,7 +19,7 @@ from smcp_bus.tracing import bus_spans, counted, log_fields
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit, audit_plan, read_records
 from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
-from smcp_registry.handlers.rooms import Callers, Handlers, RoomRate
+from smcp_registry.handlers.rooms import Handlers, RoomRate
 from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
 from smcp_registry.members_view import MembersView
 from smcp_registry.seats import Seats
@@ -68,7 +68,6 @@ async def open_registry(
     owners = Owners(
         bus, connection, leases, patience_s=min(PATIENCE_S, lease_s / 2), settle_s=min(SETTLE_S, lease_s / 2)
     )
-    callers = Callers(store.members, members)
     audit = Audit(trail or Trail(logging.getLogger(EVENTS)), members, leases)
     seats = Seats(store, owners, audit, move_s=settings.move_s)
     sweeper = Sweeper(connection, store, members, leases, owners, announcer, audit, lease_s=lease_s)
@@ -82,7 +81,7 @@ async def open_registry(
         "smcp_registry_request_duration", "Requests over the bus, until they are answered", "event", "outcome"
     )
     limited = rate.before
-    rooms = Handlers(bus, seats, callers, audit, leases)
+    rooms = Handlers(bus, seats, members, audit, leases)
     notify = limited(rooms.update)
     dispatcher = Dispatcher(
         {

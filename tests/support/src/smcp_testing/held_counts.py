@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 from collections import Counter
-from dataclasses import asdict
 from typing import Final
 
 from engineio.async_socket import AsyncSocket
@@ -33,7 +32,7 @@ def held(world: World) -> dict[str, int]:
     for gateway in world.gateways:
         counts.update({name: count for name, count in gateway.held().items() if name not in FOR_SOME_TIME})
     for bus in world.buses:
-        counts.update({f"bus: {name}": value for name, value in asdict(bus.stats()).items()})
+        counts.update({f"bus: {name}": value for name, value in bus.stats().items()})
     for registry in world.registries:
         counts["owner processes in the view"] += len(registry.view.owners())
     for task in asyncio.all_tasks():

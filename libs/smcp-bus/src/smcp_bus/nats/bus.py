@@ -12,7 +12,6 @@ from smcp_bus import bus
 from smcp_bus.bus import NO_HEADERS, BusError, Headers, NoResponder, Progress, Reply, RequestHandler, Subscription
 from smcp_bus.nats.client import FLUSH_S, NatsClient
 from smcp_bus.nats.config import BusConfig as BusConfig
-from smcp_bus.nats.config import BusStats as BusStats
 from smcp_bus.nats.receiving import ROOT, Awaited, Inbox, Serving
 from smcp_bus.nats.transfers import Outgoing, Transfers, is_chunk
 from smcp_bus.nats.wire import NOTE_HEAD, SIZE, decode_head, encode_head, is_no_responders
@@ -77,18 +76,18 @@ class Bus(NatsClient):
         self._not_permitted: set[str] = set()
         """Subjects (in lower case) that nats-server has refused to subscribe to."""
 
-    def stats(self) -> BusStats:
-        """Sizes of the internal tables, for metrics and leak checks."""
+    def stats(self) -> dict[str, int]:
+        """Sizes of the internal tables, for metrics and leak checks (`measure_bus` says what each number is of)."""
         requests = [entry.outgoing for entry in self._inbox.entries.values() if isinstance(entry, PendingReply)]
-        return BusStats(
-            pending=len(self._inbox.entries),
-            running=sum(received.running for received in self._received.values()),
-            waiting=sum(received.waiting for received in self._received.values()),
-            outgoing_bytes=self.transfers.kept.used + sum(outgoing.plan.total for outgoing in requests if outgoing),
-            budget_used=self.transfers.budget.used,
-            budget_waiting=self.transfers.budget.waiting,
-            subscriptions=len(self._received),
-        )
+        return {
+            "pending": len(self._inbox.entries),
+            "running": sum(received.running for received in self._received.values()),
+            "waiting": sum(received.waiting for received in self._received.values()),
+            "outgoing_bytes": self.transfers.kept.used + sum(outgoing.plan.total for outgoing in requests if outgoing),
+            "budget_used": self.transfers.budget.used,
+            "budget_waiting": self.transfers.budget.waiting,
+            "subscriptions": len(self._received),
+        }
 
     async def request(
         self,

@@ -112,16 +112,3 @@ class BusConfig:
         """The hosts of the URL, without what may be secret in it."""
         parts = [urlsplit(one if "//" in one else f"nats://{one}") for one in self.url.split(",")]
         return ", ".join(part.netloc.rpartition("@")[2] for part in parts)
-
-
-@dataclass(frozen=True, slots=True)
-class BusStats:
-    """`measure_bus` says what each number is of."""
-
-    pending: int
-    running: int
-    waiting: int
-    outgoing_bytes: int
-    budget_used: int
-    budget_waiting: int
-    subscriptions: int

@@ -34,7 +34,7 @@ from smcp_registry.leases import PATIENCE_S, Leases
 from smcp_registry.member_records import Announce, MemberRecord, held_by, record_key, time_of
 from smcp_registry.members_view import Entry, MembersView
 from smcp_registry.seats import Seats
-from smcp_registry.store import ANSWER_S, AT_ONCE, Bucket, StoredMember, read_member
+from smcp_registry.store import ANSWER_S, AT_ONCE, StoredMember, read_member
 from smcp_service.lifecycle import set_within
 
 BURST_S: Final = 5.0
@@ -47,46 +47,6 @@ RESERVE_S: Final = 0.2
 """Reserved for an answer itself (seconds)."""
 SYNC_S: Final = 1.0
 """How long a request waits for a view that was just lost (seconds); then the old one answers, as without quorum."""
-
-
-@dataclass(eq=False, repr=False)
-class Callers:
-    """Reads the view; where the view does not know a member (yet), the store."""
-
-    members: Bucket
-    view: MembersView
-
-    async def settled(self, call: Call) -> None:
-        await set_within(min(SYNC_S, _left(call) / 2), self.view.synced)
-
-    async def caught_up(self, revision: int, call: Call) -> None:
-        """Wait until the view has this revision, and what this registry has confirmed itself. Raises Unavailable."""
-        revision = max(revision, self.members.written)
-        if not await self.view.reached(revision, min(ANSWER_S, _left(call) * 0.9)):
-            raise Unavailable("the registry has not seen yet what you know of the office; ask again")
-
-    async def member(self, call: Call) -> Entry:
-        """The member that the subject names. Raises NotInOffice, Unavailable."""
-        office, role, name = call.caller.seat
-        self.check_not_lost(office, role, name)
-        entry = self.view.member(office, role, name) or await self.stored(office, role, name)
-        if entry is None:
-            raise NotInOffice(NOT_A_MEMBER)
-        return entry
-
-    async def stored(self, office: str, role: Role, name: str) -> Entry | None:
-        stored = await read_member(self.members, record_key(office, role, name))
-        record = stored.record
-        if record is None or not record.is_member or record.name != name:
-            return None
-        return Entry(record, stored.revision)
-
-    def check_not_lost(self, office: str, role: Role | None = None, name: str = "") -> None:
-        """Raises Unavailable: NATS lost its store, and this member (if none is named, any of the office) has not
-        asserted itself again: "not a member" would make it leave. Check this before the store is read."""
-        awaited = self.view.awaited(office)
-        if awaited if role is None else record_key(office, role, name) in awaited:
-            raise Unavailable("the registry is rebuilding the list of members; ask again")
 
 
 def after(call: Call) -> int:
@@ -115,7 +75,7 @@ def _left(call: Call) -> float:
 class Handlers:
     bus: Bus
     seats: Seats
-    callers: Callers
+    view: MembersView
     audit: Audit
     leases: Leases
 
@@ -150,24 +110,24 @@ class Handlers:
 
     async def list_room(self, request: schemas.ListRoomReq, call: Call) -> Answer:
         office, _, _ = call.caller.seat
-        await self.callers.settled(call)
-        await self.callers.caught_up(after(call), call)
-        asker = await self.callers.member(call)
-        await self.callers.caught_up(asker.revision, call)
-        self.callers.check_not_lost(office)
-        sessions = self.callers.view.sessions_json(office, asker.record.owner)
+        await self.settled(call)
+        await self.caught_up(after(call), call)
+        asker = await self.member(call)
+        await self.caught_up(asker.revision, call)
+        self.check_not_lost(office)
+        sessions = self.view.sessions_json(office, asker.record.owner)
         return Answer(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
 
     async def find(self, request: contract.FindComputer, call: Call) -> contract.Found:
         """Asked by a gateway after "no responder"; without quorum it is answered from the view alone."""
         office, role, name = call.caller.seat
-        self.callers.check_not_lost(office, role, name)
+        self.check_not_lost(office, role, name)
 
         async def look(role: Role, name: str) -> MemberRecord | None:
-            entry = self.callers.view.member(office, role, name)
+            entry = self.view.member(office, role, name)
             try:
                 async with asyncio.timeout(LOOK_S):
-                    entry = entry or await self.callers.stored(office, role, name)
+                    entry = entry or await self.stored(office, role, name)
             except (Unavailable, TimeoutError):
                 pass  # the view is all there is
             return None if entry is None else entry.record
@@ -176,28 +136,28 @@ class Handlers:
         asker, record = await asyncio.gather(look(role, name), look("computer", request.computer))
         if asker is None:
             raise NotInOffice(NOT_A_MEMBER)
-        awaited = record_key(office, "computer", request.computer) in self.callers.view.awaited(office)
+        awaited = record_key(office, "computer", request.computer) in self.view.awaited(office)
         return contract.Found(member=record is not None or awaited, moving=record is not None and record.moving)
 
     async def confirm(self, _: contract.Nothing, call: Call) -> contract.Confirmed:
         """Asked by an owner after its connection broke or it was suspended. The view answers, also without quorum."""
         claim = claim_of(call)
-        await self.callers.settled(call)
-        entry, upto = self.callers.view.member(*call.caller.seat), self.callers.view.revision
+        await self.settled(call)
+        entry, upto = self.view.member(*call.caller.seat), self.view.revision
         if entry is None or not held_by(entry.record, claim):
             return contract.Confirmed(mine=False, view=upto)
         return contract.Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=upto)
 
     async def list_offices(self, request: contract.OfficesQuestion, call: Call) -> contract.Offices:
         """For operators: a page of the offices that have members, by name."""
-        await self.callers.settled(call)
-        view = self.callers.view
+        await self.settled(call)
+        view = self.view
         names = heapq.nsmallest(request.limit + 1, (each for each in view.offices if each > request.after))
         page = names[: request.limit]
         return contract.Offices(offices=[self._summary(office) for office in page], more=len(names) > len(page))
 
     def _summary(self, office: str) -> contract.OfficeSummary:
-        members = [each.record for each in self.callers.view.members(office) if each.record.announced]
+        members = [each.record for each in self.view.members(office) if each.record.announced]
         agent = next((each for each in members if each.role == "agent"), None)
         name, since = (None, None) if agent is None else (agent.name, time_of(agent.since))
         computers = len(members) - (agent is not None)
@@ -205,9 +165,9 @@ class Handlers:
 
     async def show_room(self, request: contract.RoomQuestion, call: Call) -> contract.Room:
         """For operators: a page of the members of an office, Agent first. An office is there while it has members."""
-        await self.callers.settled(call)
-        self.callers.check_not_lost(request.office)
-        records = [entry.record for entry in self.callers.view.members(request.office) if entry.record.announced]
+        await self.settled(call)
+        self.check_not_lost(request.office)
+        records = [entry.record for entry in self.view.members(request.office) if entry.record.announced]
         records.sort(key=_seat)
         behind = records if request.after is None else [each for each in records if _seat(each) > request.after]
         page = behind[: request.limit]
@@ -227,20 +187,20 @@ class Handlers:
         computer = getattr(request, field, None)
         if computer is None and field == "computerId":
             raise Malformed(f"{field}: is missing", details={"field": field})
-        await self.callers.member(call)
+        await self.member(call)
         if computer is None:
             request = request.model_copy(update={field: name})
         body = request.model_dump_json(exclude_unset=True).encode()
         await self._publish(call, verb_of(call.row.notifies), body)
 
     async def update_capabilities(self, request: schemas.UpdateCapabilitiesReq, call: Call) -> None:
-        member, text = await self.callers.member(call), contract.capabilities_text(request.capabilities)
+        member, text = await self.member(call), contract.capabilities_text(request.capabilities)
         await self.seats.amend(call.caller.seat, member.record, capabilities=text)
         await self.update(request, call)
 
     async def tool_call_cancel(self, request: schemas.AgentCallData, call: Call) -> None:
         """The broadcast is the delivery: owners match `(agent, req_id)`."""
-        await self.callers.member(call)
+        await self.member(call)
         cancel = schemas.AgentCallData(agent=request.agent, req_id=request.req_id)
         await self._publish(call, "tool_call_cancel", cancel.model_dump_json(exclude_unset=True).encode())
 
@@ -259,7 +219,7 @@ class Handlers:
     async def assert_members(self, request: contract.Assertion, call: Call) -> contract.AssertionResult:
         """Decide on each member as on a join. One that is moving is marked as such, and never claims a seat."""
         owner = _process(call)
-        await self.callers.settled(call)
+        await self.settled(call)
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def decide(member: contract.Member) -> AssertedMember:
@@ -280,7 +240,7 @@ class Handlers:
             raise NotAllowed("a process asserts its own members only")
         if member.moving:
             return _stands(await self.seats.move(seat, claim))
-        known = self.callers.view.member(*seat)
+        known = self.view.member(*seat)
         if known is not None and held_by(known.record, claim) and known.record.announced and not known.record.moving:
             return _stands(known)
         decision, stored = await self.seats.claim(seat, claim, until=until)
@@ -289,6 +249,38 @@ class Handlers:
         if decision.announce in (Announce.ENTER, Announce.LEAVE_ENTER) and stored.record is not None:
             self.audit.seat_changed("join", stored.record, "back")
         return _stands(stored, AssertOutcome.CLAIMED if decision.action is Action.CLAIM else AssertOutcome.UNCHANGED)
+
+    async def settled(self, call: Call) -> None:
+        await set_within(min(SYNC_S, _left(call) / 2), self.view.synced)
+
+    async def caught_up(self, revision: int, call: Call) -> None:
+        """Wait until the view has this revision, and what this registry has confirmed itself. Raises Unavailable."""
+        revision = max(revision, self.seats.store.members.written)
+        if not await self.view.reached(revision, min(ANSWER_S, _left(call) * 0.9)):
+            raise Unavailable("the registry has not seen yet what you know of the office; ask again")
+
+    async def member(self, call: Call) -> Entry:
+        """The member that the subject names. Raises NotInOffice, Unavailable."""
+        office, role, name = call.caller.seat
+        self.check_not_lost(office, role, name)
+        entry = self.view.member(office, role, name) or await self.stored(office, role, name)
+        if entry is None:
+            raise NotInOffice(NOT_A_MEMBER)
+        return entry
+
+    async def stored(self, office: str, role: Role, name: str) -> Entry | None:
+        stored = await read_member(self.seats.store.members, record_key(office, role, name))
+        record = stored.record
+        if record is None or not record.is_member or record.name != name:
+            return None
+        return Entry(record, stored.revision)
+
+    def check_not_lost(self, office: str, role: Role | None = None, name: str = "") -> None:
+        """Raises Unavailable: NATS lost its store, and this member (if none is named, any of the office) has not
+        asserted itself again: "not a member" would make it leave. Check this before the store is read."""
+        awaited = self.view.awaited(office)
+        if awaited if role is None else record_key(office, role, name) in awaited:
+            raise Unavailable("the registry is rebuilding the list of members; ask again")
 
 
 def _stands(stored: Entry | StoredMember, outcome: AssertOutcome = AssertOutcome.UNCHANGED) -> AssertedMember:
