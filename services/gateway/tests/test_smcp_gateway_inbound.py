@@ -226,7 +226,7 @@ async def test_a_message_that_is_no_ack_is_truncated_at_the_request_limit(
         read.append(len(text))
         return read_packet(text, *more)
 
-    monkeypatch.setattr("smcp_gateway.sockets.socketio_server.read_packet", counted)
+    monkeypatch.setattr("smcp_gateway.sockets.packet.read_packet", counted)
     body = b'{"params":"%b"}' % (b"x" * 3 * MIB)
     event, answer = b'42/smcp,1["client:get_tools",%b]' % body, b"43/smcp,9[%b]" % body
     async with gateway_world(nats_url, registry=False, max_payload=4 * MIB) as world, raw(world) as client:
