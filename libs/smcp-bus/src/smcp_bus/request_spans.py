@@ -33,9 +33,6 @@ Attributes = Mapping[str, Any]
 _NOTHING: Final[Attributes] = MappingProxyType({})
 Describe = Callable[[], Attributes]
 """Called when a span is recorded: most are not."""
-Sampling = tuple[bool, str, int | None]
-"""Whether a request is sampled; its trace state, as a header; and, where it is not sampled, the ns from which on it is
-slow: if it takes longer or fails it is recorded when it ends (None: it is not)."""
 
 
 class EventData(NamedTuple):
@@ -56,6 +53,7 @@ class Request:
 
     Args:
         labels: attributes of all of its spans.
+        sampling: see `TraceSampler.decide`.
         recorded_on_failure: whether it is recorded afterwards if it fails or is slow.
     """
 
@@ -66,7 +64,7 @@ class Request:
         recorder: RequestTracerProvider,
         labels: Describe,
         trace_id: int,
-        sampling: Sampling,
+        sampling: tuple[bool, str, int | None],
         *,
         recorded_on_failure: bool,
     ) -> None:

@@ -82,7 +82,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        return self.front.url
+        return self.front.listener.url
 
     def held(self) -> dict[str, int]:
         return {

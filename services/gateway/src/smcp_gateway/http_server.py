@@ -48,10 +48,6 @@ class HttpServer:
         self.answer: Answer | None = None
         """Answers requests while the gateway serves; before and after they get 503."""
 
-    @property
-    def url(self) -> str:
-        return self.listener.url
-
     def turned_away(self, request: web.Request, status: int, why: str) -> None:
         if request.path == PATH:
             self.refused(self._source(request), error_of(status, why, {}))

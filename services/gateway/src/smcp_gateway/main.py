@@ -57,10 +57,10 @@ async def open_service(settings: GatewaySettings, credentials: Credentials | Non
     Raises Failure: the address is not available, or NATS cannot be reached.
     """
     async with open_http_server(settings) as front:
-        addresses = {"url": front.url, "health": front.health.url}
+        addresses = {"url": front.listener.url, "health": front.health.url}
         _log.info("listening", extra=addresses)
         if settings.gateway_port == 0:  # the port has to be known at any log level
-            typer.echo(f"smcp-gateway listens on {front.url}")
+            typer.echo(f"smcp-gateway listens on {front.listener.url}")
         parts = front.readiness, front.metrics, front.stats
         async with (
             open_service_bus("smcp-gateway", settings, credentials, *parts, drain_s=LAST_TASKS_S) as bus,

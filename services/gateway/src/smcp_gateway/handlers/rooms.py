@@ -52,21 +52,15 @@ FIELD: Final = "payload.params.cursor"
 _MARK: Final = "office"
 
 
-@dataclass(frozen=True, slots=True)
-class OfficeCursor:
-    verb: str
-    computer: str
-    inner: str | None
-    """That Computer's own cursor; None: go on after that Computer."""
-
-    def write(self) -> str | None:
-        fields = orjson.dumps([_MARK, self.verb, self.computer, self.inner])
-        text = base64.urlsafe_b64encode(fields).rstrip(b"=").decode()
-        return text if len(text) <= MAX_CURSOR else None
+def write_cursor(verb: str, computer: str, inner: str | None) -> str | None:
+    """Where a list goes on: at that Computer's own cursor, or behind the Computer (None). Returns None: too long."""
+    fields = orjson.dumps([_MARK, verb, computer, inner])
+    text = base64.urlsafe_b64encode(fields).rstrip(b"=").decode()
+    return text if len(text) <= MAX_CURSOR else None
 
 
-def read_cursor(text: str, verb: str) -> OfficeCursor:
-    """Read what `OfficeCursor.write` wrote. Raises Malformed: not such a text, or of another list."""
+def read_cursor(text: str, verb: str) -> tuple[str, str | None]:
+    """What `write_cursor` was given. Raises Malformed: not such a text, or of another list."""
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         fields: Any = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
@@ -75,7 +69,7 @@ def read_cursor(text: str, verb: str) -> OfficeCursor:
     match fields:
         case [mark, str(of), str(computer), str() | None as inner] if (mark, of) == (_MARK, verb):
             try:
-                return OfficeCursor(verb, check_name(computer), inner)
+                return check_name(computer), inner
             except ValueError:
                 raise unreadable() from None
     raise unreadable()
@@ -122,12 +116,10 @@ class ListResources:
             name, inner = rest[0]
             page = await self._ask(request, call, name, inner, left_out)
             following = None if page is None else page["payload"]["result"].get("nextCursor") or None
-            if following is not None and (
-                following == inner or not (cursor := OfficeCursor(verb, name, following).write())
-            ):
+            if following is not None and (following == inner or not (cursor := write_cursor(verb, name, following))):
                 self._leave_out(name, left_out)  # the same cursor again, or too long a one: for the rest of its list
             if cursor is None and len(rest) > 1:
-                cursor = OfficeCursor(verb, name, None).write()
+                cursor = write_cursor(verb, name, None)
             page = page and {**page, "computerId": name}
         return _reply(request, page or {"payload": {"result": {ITEMS[verb]: []}}}, cursor, left_out)
 
@@ -158,12 +150,13 @@ class ListResources:
         left_out.append(name)
 
 
-def _rest(names: list[str], cursor: OfficeCursor | None) -> Iterator[tuple[str, str | None]]:
+def _rest(names: list[str], cursor: tuple[str, str | None] | None) -> Iterator[tuple[str, str | None]]:
+    at, inner = cursor or ("", None)
     for name in names:
-        if cursor is None or name > cursor.computer:
+        if name > at:
             yield name, None
-        elif name == cursor.computer and cursor.inner is not None:
-            yield name, cursor.inner
+        elif name == at and inner is not None:
+            yield name, inner
 
 
 def _addressed(payload: Any, name: str, inner: str | None) -> dict[str, Any]:
