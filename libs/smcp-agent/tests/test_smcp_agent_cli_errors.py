@@ -53,7 +53,7 @@ async def test_a_forbidden_tool_gets_no_other_hint() -> None:
         gateway.answers["client:tool_call"] = answer
         code, out, err = await run(gateway, "call", "red", "write_file")
         assert (code, out) == (1, "the tool 'write_file' is forbidden on this Computer\n")
-        assert re.fullmatch(r"the call failed\n\d+\.\d{3} s; trace id [0-9a-f]{32}\n", err)
+        assert re.fullmatch(r"the call failed\n\d+\.\d{3} s; smcp trace [0-9a-f]{32}\n", err)
 
 
 async def test_a_call_that_nobody_confirmed_in_time_is_not_said_to_have_been_stopped() -> None:
@@ -80,16 +80,6 @@ async def test_a_missing_parameter_is_named_as_one_and_not_as_an_option_that_nob
         code, _, err = await run(gateway, "call", "red", "echo", "a=1")
         assert code == 2
         assert err.startswith('error 400: params: "b" is a required property\n')
-
-
-async def test_the_command_that_shows_a_trace_is_named_where_traces_are_exported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SMCP_TRACES_URL", "http://127.0.0.1:16686")
-    async with fake_gateway() as gateway:
-        _, _, err = await run(gateway, "call", "red", "echo")
-        (req_id,) = [data["req_id"] for data in gateway.seen("client:tool_call")]
-        assert err.endswith(f"; smcp trace {req_id}\n")
 
 
 @pytest.mark.parametrize(

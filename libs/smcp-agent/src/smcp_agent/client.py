@@ -50,7 +50,6 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         office, name: the seat to take. There is one Agent per office.
         token: an API key, a JWT, or an async function that gives a fresh one before each connection. None: the key of
             the `smcp up` of this user at that URL, if there is one.
-        auth: what else the server wants to know at connect.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
         on_input: of the calls that have none of their own; see `call_tool`.
         previews: keeps the results that `max_chars` cuts; Agents of one process may share it, and its bound.
@@ -71,7 +70,6 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         office: str,
         name: str,
         token: Token | None = None,
-        auth: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         max_message: int = MAX_MESSAGE,
         connect_timeout: float = 10.0,
@@ -83,7 +81,6 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         options = checked(
             ConnectionOptions,
             max_message=max_message,
-            auth=auth or {},
             headers=headers or {},
             token=check_token(token) if isinstance(token, str) else token,
             connect_timeout=connect_timeout,

@@ -178,8 +178,8 @@ class ModelMethods(ToolCallMethods):
         given, chosen = self._given or {}, []
         for each in name_tools(await self._tools.all()):
             pair = (each.computer, each.tool.name)
-            own = {"computers": {each.computer}, "only": {each.name, each.tool.name}}
-            own["tags"] = set() if tags is None else set(tool_meta(each.tool).tags or ())
+            of_it = () if tags is None else tool_meta(each.tool).tags or ()
+            own = {"computers": {each.computer}, "tags": set(of_it), "only": {each.name, each.tool.name}}
             if all(names is None or not own[field].isdisjoint(names) for field, names in wanted.items()):
                 chosen.append(each)
                 given[each.name] = pair

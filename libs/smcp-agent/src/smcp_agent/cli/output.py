@@ -1,7 +1,6 @@
 """The output of the commands: tables and texts for people, JSON for programs; diagnostics go to standard error."""
 
 import json
-import os
 import re
 import sys
 from base64 import b64decode
@@ -135,16 +134,8 @@ def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:
         print_failure("the time of the call was up")
     elif result.is_error:
         print_failure("the call was cancelled" if result.cancelled else "the call failed")
-    summary = f"{result.duration_s:.3f} s; {trace_command(result.trace_id)}"
+    summary = f"{result.duration_s:.3f} s; smcp trace {result.trace_id}"
     Console(stderr=True, soft_wrap=True).print(f"[dim]{summary}[/dim]", highlight=False)
-
-
-def trace_command(trace_id: str) -> str:
-    """How to find the call's trace: as the command `smcp trace` if a variable of the environment exports traces."""
-    return f"{'smcp trace' if any(map(os.environ.get, _TRACE_VARIABLES)) else 'trace id'} {trace_id}"
-
-
-_TRACE_VARIABLES: Final = ("SMCP_TRACES_URL", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_EXPORTER")
 
 
 def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping[str, str] | None = None) -> None:
@@ -154,7 +145,7 @@ def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping
     ran = " (the tool may have run nevertheless)" if ids and may_have_run(error) else ""
     print_failure(f"error {int(error.code)}: {error.message}{ran}")
     if ids:
-        print_hint(trace_command(ids["trace_id"]))
+        print_hint(f"smcp trace {ids['trace_id']}")
     if hint:
         print_hint(hint)
 

@@ -151,11 +151,11 @@ class OfficeTools:
         return _result({"tools": shown, "total": len(found)})
 
     async def search(self, context: "Context", query: str) -> list[NamedTool]:
-        """The tools that have a word of the query, the best first: those of exactly this name, then by BM25, whose
-        numbers come from these tools alone: nothing follows from tools that the client may not see."""
+        """The tools that have a word of the query, the best first, by BM25, whose numbers come from these tools alone:
+        nothing follows from tools that the client may not see."""
         found = self._visible(context)
         lengths = [each.length async for each in _in_turns(found)]
-        wanted, name = sorted(set(_words(query))), _exact(query)
+        wanted = sorted(set(_words(query)))
         average = sum(lengths) / max(1, len(lengths)) or 1
         having = Counter([word async for each in _in_turns(found) for word in wanted if word in each.words])
         rarity = {word: math.log(1 + (len(found) - count + 0.5) / (count + 0.5)) for word, count in having.items()}
@@ -165,10 +165,8 @@ class OfficeTools:
             counts = ((rarity[word], tool.words[word]) for word in wanted if word in tool.words)
             return sum(weight * count * (_K1 + 1) / (count + damping) for weight, count in counts)
 
-        ranked = [
-            (name not in each.names, -score(each), each.named.name, each.named) async for each in _in_turns(found)
-        ]
-        return [named for other, negative, _, named in sorted(ranked) if negative or not other]
+        ranked = [(-score(each), each.named.name, each.named) async for each in _in_turns(found)]
+        return [named for negative, _, named in sorted(ranked) if negative]
 
     def _visible(self, context: "Context") -> "list[_Tool]":
         return [each for each in self._tools.values() if self._may(context, each.named)]
@@ -184,10 +182,6 @@ class _Tool:
 
         schema = _input_schema(self.named)
         return schema if x_mcp_header_map(schema) else None
-
-    @cached_property
-    def names(self) -> list[list[str]]:
-        return [_exact(self.named.name), _exact(self.named.tool.name)]
 
     @cached_property
     def words(self) -> Counter[str]:
@@ -300,7 +294,3 @@ def _words(text: str) -> list[str]:
     """The words of a text, of `snake_case` and of `camelCase`; a plural is as its singular."""
     words = _WORD.findall(_CAMEL.sub(r"\1 \2", text).casefold())
     return [word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word for word in words]
-
-
-def _exact(name: str) -> list[str]:
-    return _words(name) or [name]
