@@ -99,6 +99,26 @@ async def test_a_server_that_needs_longer_than_the_first_start_may_take_gets_twi
         assert text(await call(servers["slow"], "echo", text="hi")) == "hi"
 
 
+async def test_a_call_that_waits_brings_each_start_forward_until_one_succeeds(tmp_path: Path) -> None:
+    toolbox = configs.stdio()["server_parameters"]
+    starts, may_start = tmp_path / "starts", tmp_path / "may-start"
+    command = shlex.join([toolbox["command"], *toolbox["args"]])
+    script = f"echo >> {starts}; test -e {may_start} || exit 1; exec {command}"
+    server = {"type": "stdio", "server_parameters": {**toolbox, "command": "sh", "args": ["-c", script]}}
+
+    async def started(times: int) -> None:
+        await eventually(lambda: starts.exists() and starts.stat().st_size >= times, timeout=60)
+
+    async with running(limits=Limits(wait_s=60.0), ready=(), box=server) as servers:
+        await started(6)
+        waiting = asyncio.create_task(call(servers["box"], "echo", timeout=60, text="hi"))
+        await started(7)
+        async with asyncio.timeout(15):  # so long is the next pause at least that no call cuts short
+            await started(8)
+        may_start.touch()
+        assert text(await waiting) == "hi"
+
+
 async def test_a_server_that_ends_at_discovery_gets_the_legacy_handshake(tmp_path: Path) -> None:
     picky = tmp_path / "picky.py"
     picky.write_text(
