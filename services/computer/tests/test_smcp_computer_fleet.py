@@ -15,7 +15,7 @@ from smcp_computer.config.file import ComputerConfig, load_config, parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import CallBrokenOff
 from smcp_computer.mcp.events import ServerEvent, ServerGone, ServerReady, ServerRemoved, State
-from smcp_computer.mcp.fleet import Changes, Fleet, StartPlaces, changed
+from smcp_computer.mcp.fleet import Changes, Fleet, changed
 from smcp_computer.mcp.transports import Limits
 from smcp_computer.tools import Catalogue
 from smcp_service.lifecycle import background
@@ -125,7 +125,8 @@ async def running(
     *,
     drain_s: float = 30.0,
     strict: bool = False,
-    places: StartPlaces | None = None,
+    places: int = 8,
+    place_s: float = 3.0,
     ready: Collection[str] | None = None,
 ) -> AsyncIterator[tuple[Fleet, list[ServerEvent]]]:
     """The fleet once all its servers are ready, or those of `ready`; and what it tells from here on."""
@@ -135,7 +136,8 @@ async def running(
         limits=Limits(strict=strict),
         on_change=lambda: None,
         drain_s=drain_s,
-        places=places or StartPlaces(),
+        places=places,
+        place_s=place_s,
     )
     heard: list[ServerEvent] = []
     async with background() as tasks:
@@ -253,7 +255,7 @@ async def test_only_the_first_starts_with_the_process_are_unreadiness() -> None:
 
 async def test_a_server_waits_for_its_start_while_as_many_as_may_start_do() -> None:
     hangs, box = configs.hostile("--hangs", "start"), configs.hostile()
-    async with running({"hangs": hangs, "box": box}, places=StartPlaces(1, 60.0), ready=()) as (fleet, _):
+    async with running({"hangs": hangs, "box": box}, places=1, place_s=60.0, ready=()) as (fleet, _):
         await eventually(lambda: fleet.supervisors["hangs"].status().pid is not None)
         assert fleet.supervisors["box"].status().pid is None
         fleet.apply(parsed({"box": box}))
@@ -263,7 +265,7 @@ async def test_a_server_waits_for_its_start_while_as_many_as_may_start_do() -> N
 
 async def test_a_server_that_hangs_when_it_starts_does_not_keep_others_waiting_for_ever() -> None:
     servers = {"hangs": configs.hostile("--hangs", "start"), "box": configs.hostile()}
-    async with running(servers, places=StartPlaces(1, 0.1), ready=["box"]) as (fleet, _):
+    async with running(servers, places=1, place_s=0.1, ready=["box"]) as (fleet, _):
         assert fleet.starting == ["hangs"]
         assert int(text(await call(fleet.supervisors["box"], "pid")))
 

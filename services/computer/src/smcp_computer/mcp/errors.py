@@ -126,10 +126,6 @@ class ServerFailed(Exception):
     """A server cannot be started, or went away. The message is for the user of this host."""
 
 
-class ServerHangs(ServerFailed):
-    """It has not answered for too long."""
-
-
 def flat(error: ServerError) -> SmcpError:
     match error:
         case NotSubscribable():

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -81,23 +81,6 @@ def _made_from(config: ComputerConfig, name: str) -> object:
     return server.type, server.server_parameters, host, inputs
 
 
-class StartPlaces:
-    """Bounds how many programs start at the same time: if all did, the first would be ready as late as the last. Each
-    wants a core; who keeps its place for more `seconds` waits for something else: a download, or for ever."""
-
-    def __init__(self, places: int = 2 * (os.cpu_count() or 1), seconds: float = 3.0) -> None:
-        self._free = asyncio.Semaphore(places)
-        self._seconds = seconds
-
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        await self._free.acquire()
-        with ExitStack() as place:
-            place.callback(self._free.release)
-            place.callback(asyncio.get_running_loop().call_later(self._seconds, place.close).cancel)
-            yield
-
-
 @dataclass(eq=False)
 class Fleet:
     """The supervisors of all servers that are not disabled. `run` must be running.
@@ -111,10 +94,14 @@ class Fleet:
     limits: Limits
     on_change: Callable[[], None]
     drain_s: float = DRAIN_S
-    places: StartPlaces = field(default_factory=StartPlaces)
+    places: int = 2 * (os.cpu_count() or 1)
+    """How many programs start at the same time: if all did, the first would be ready as late as the last. Each wants a
+    core; one that starts for more than `place_s` waits for something else: a download, or for ever."""
+    place_s: float = 3.0
 
     def __post_init__(self) -> None:
         self.events = ServerEvents(self.inputs.redactor)
+        self._places = asyncio.Semaphore(self.places)
         self._supervisors = {name: self._supervisor(name) for name in _enabled(self.config)}
         self._first = tuple(self._supervisors.values())
         self.supervisors: Mapping[str, Supervisor] = MappingProxyType(self._supervisors)
@@ -197,8 +184,16 @@ class Fleet:
             on_change=self.on_change,
             events=self.events,
             host=_host(self.config, name),
-            place=self.places.one,
+            place=self._place,
         )
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        await self._places.acquire()
+        with ExitStack() as place:
+            place.callback(self._places.release)
+            place.callback(asyncio.get_running_loop().call_later(self.place_s, place.close).cancel)
+            yield
 
     def _note_disabled(self) -> None:
         names = self.config.servers.keys() - _enabled(self.config)

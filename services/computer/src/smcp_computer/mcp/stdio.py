@@ -25,7 +25,7 @@ from smcp_computer.mcp import errors
 from smcp_computer.mcp.isolation import check_sandbox, launch_of
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess, open_process
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
-from smcp_computer.mcp.server_log import StderrLog, first_of
+from smcp_computer.mcp.server_log import HANGS, StderrLog
 from smcp_computer.redaction import SEARCHED
 from smcp_computer.settings import HostSettings
 from smcp_proto.errors import TooLarge
@@ -129,7 +129,7 @@ async def stdio_transport(
         log.pid = process.pid
         pipes = _Pipes(process, stdout, parameters, log, watch, max_message)
         to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
-        broken_off = hangs = False
+        broken_off = False
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(pipes.read, to_session)
@@ -139,13 +139,12 @@ async def stdio_transport(
                     yield read_stream, pipes
                 except BaseException as error:
                     broken_off = isinstance(error, asyncio.CancelledError)
-                    hangs = isinstance(first_of(error), errors.ServerHangs)
                     raise
                 finally:
                     with anyio.CancelScope(shield=True):
                         by_itself = pipes.ended
                         await read_stream.aclose()
-                        await (process.kill() if hangs else process.stop(hurry=broken_off))
+                        await (process.kill() if watch.why == HANGS else process.stop(hurry=broken_off))
                     if by_itself:
                         log.status = process.status
                     tasks.cancel_scope.cancel()

@@ -24,7 +24,7 @@ from mcp.shared.exceptions import MCPError
 
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
-from smcp_computer.mcp.errors import CallBrokenOff, RequestRefused, ServerFailed, ServerHangs, ServerNotRunning
+from smcp_computer.mcp.errors import CallBrokenOff, RequestRefused, ServerFailed, ServerNotRunning
 from smcp_computer.mcp.events import (
     ServerEvent,
     ServerEvents,
@@ -334,7 +334,7 @@ class Supervisor:
         while watch.heard < asked and not (self._stopping.is_set() or watch.ended.is_set()):
             if is_stopped(self._stderr.pid) or all(sent >= asked for sent in self._running.values()):
                 watch.end(HANGS)
-                raise ServerHangs(HANGS)
+                raise ServerFailed(HANGS)
             if self.state is not State.DEGRADED:
                 self._enter(State.DEGRADED, f"has not answered for {silence_s:g} s while it runs a call")
                 _log.warning("MCP server %r %s; it is restarted if the call times out", self.name, self.reason)
