@@ -8,7 +8,7 @@ is closed, so that no update is lost. A new stream may leave out resources of th
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import anyio
@@ -71,19 +71,16 @@ class Listed(NamedTuple):
 
 @dataclass(eq=False)
 class ListenStream:
-    """Subscriptions of a server of MCP 2026. `run` must be running.
-
-    `tools`, `resources`: whether the server tells when these lists change.
-    """
+    """Subscriptions of a server of MCP 2026. `run` must be running."""
 
     _connection: "Connection"
     _notify: Callable[[ServerEvent], None]
-    _: KW_ONLY
-    tools: bool
-    resources: bool
 
     def __post_init__(self) -> None:
-        self._server = self._connection.server
+        self._server, offered = self._connection.server, self._connection.client.server_capabilities
+        self._tools = offered.tools is not None and offered.tools.list_changed is True
+        self._resources = offered.resources is not None and offered.resources.list_changed is True
+        """Whether the server tells when these lists change."""
         self._wanted: dict[str, asyncio.Future[None]] = {}
         """By URI: done once the server has agreed to tell of it."""
         self._needed = asyncio.Event()
@@ -98,7 +95,7 @@ class ListenStream:
         self._backoff = Backoff()
         self._closed: ServerError | None = None
         """Why there never will be a stream again."""
-        if self.tools or self.resources:
+        if self._tools or self._resources:
             self._needed.set()
 
     async def subscribe(self, uri: str) -> None:
@@ -134,7 +131,7 @@ class ListenStream:
 
     async def _reopen(self, tasks: anyio.abc.TaskGroup) -> None:
         wanted, is_first = self._wanted.copy(), self._open is None
-        if not (wanted or self.tools or self.resources):
+        if not (wanted or self._tools or self._resources):
             self._replace(None)
             return
         try:
@@ -147,8 +144,15 @@ class ListenStream:
             self._retry()
             return
         self._answer(wanted, honored, NotSubscribable(self._server, "does not tell when this resource changes"))
-        if self._open is not None and (is_first or self._missed):
-            self._catch_up()
+        if self._open is None or not (is_first or self._missed):
+            return
+        missed, self._missed = self._missed, False
+        if self._tools:
+            self._notify(ToolsChanged(self._server))
+        if missed and self._resources:  # of the first stream only the tools were listed before
+            self._notify(ResourcesChanged(self._server))
+        for uri in sorted(self._wanted) if missed else ():
+            self._notify(ResourceUpdated(self._server, uri))
 
     def _answer(self, wanted: Mapping[str, asyncio.Future[None]], honored: frozenset[str], why: ServerError) -> None:
         ended = set()
@@ -170,8 +174,8 @@ class ListenStream:
         with anyio.CancelScope() as scope:
             try:
                 async with self._connection.client.listen(
-                    tools_list_changed=self.tools,
-                    resources_list_changed=self.resources,
+                    tools_list_changed=self._tools,
+                    resources_list_changed=self._resources,
                     resource_subscriptions=uris,
                 ) as events:
                     is_open = True
@@ -213,17 +217,6 @@ class ListenStream:
         if self._open is None:
             self._is_broken = True
             self._needed.set()
-
-    def _catch_up(self) -> None:
-        missed, self._missed = self._missed, False
-        if self.tools:
-            self._notify(ToolsChanged(self._server))
-        if not missed:
-            return  # only the tools were listed before the first stream
-        if self.resources:
-            self._notify(ResourcesChanged(self._server))
-        for uri in sorted(self._wanted):
-            self._notify(ResourceUpdated(self._server, uri))
 
 
 @dataclass(eq=False)

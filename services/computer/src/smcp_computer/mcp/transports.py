@@ -98,18 +98,11 @@ async def connect(
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         over_http = not isinstance(server, schemas.MCPServerStdioConfig)
         connection = Connection(client, watch, limits.max_message, max(answer_s, REQUEST_S), over_http)
-        tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
-        stream: ListenStream | None = None
+        stream = ListenStream(connection, notify) if modern else None
         async with anyio.create_task_group() as tasks:
-            if modern:
-                stream = ListenStream(
-                    connection,
-                    notify,
-                    tools=tools is not None and tools.list_changed is True,
-                    resources=resources is not None and resources.list_changed is True,
-                )
+            if stream is not None:
                 tasks.start_soon(stream.run)
-            if resources is not None:
+            if (resources := client.server_capabilities.resources) is not None:
                 connection.resources = Resources(connection, resources, stream)
             if client.server_capabilities.prompts is not None:
                 connection.prompts = Lists(connection)
