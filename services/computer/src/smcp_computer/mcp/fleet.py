@@ -7,10 +7,9 @@ is in `supervisor`; where a new configuration comes from is in `computer`.
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
-from types import MappingProxyType
 from typing import Final
 
 from smcp_computer.config.file import ComputerConfig
@@ -102,10 +101,9 @@ class Fleet:
     def __post_init__(self) -> None:
         self.events = ServerEvents(self.inputs.redactor)
         self._places = asyncio.Semaphore(self.places)
-        self._supervisors = {name: self._supervisor(name) for name in _enabled(self.config)}
-        self._first = tuple(self._supervisors.values())
-        self.supervisors: Mapping[str, Supervisor] = MappingProxyType(self._supervisors)
+        self.supervisors = {name: self._supervisor(name) for name in _enabled(self.config)}
         """By name. One object for the life of the fleet, which shows what is configured now."""
+        self._first = tuple(self.supervisors.values())
         self._runs: dict[str, asyncio.Task[None]] = {}
         """The last one by server: the next waits for it, since two processes may want the same port or file."""
         self._group: asyncio.TaskGroup | None = None
@@ -116,7 +114,7 @@ class Fleet:
 
     @property
     def starting(self) -> list[str]:
-        return [name for name, supervisor in self._supervisors.items() if not supervisor.settled.is_set()]
+        return [name for name, supervisor in self.supervisors.items() if not supervisor.settled.is_set()]
 
     def unready(self) -> bool:
         """Whether servers have their first start with this process."""
@@ -125,11 +123,11 @@ class Fleet:
     async def wait_settled(self, servers: Collection[str] | None = None) -> None:
         """Return when each server, or each of these, is ready or has failed its first start."""
         while starting := [name for name in self.starting if servers is None or name in servers]:
-            await self._supervisors[starting[0]].settled.wait()
+            await self.supervisors[starting[0]].settled.wait()
 
     def statuses(self, *, usage: bool = True) -> list[ServerStatus]:
         """Of all servers by name, those that are disabled too. `usage`: measure what their processes use, too."""
-        found = [each.status(usage=usage) for each in self._supervisors.values()]
+        found = [each.status(usage=usage) for each in self.supervisors.values()]
         found += [ServerStatus(name, State.DISABLED, "", since) for name, since in self._disabled_since.items()]
         return sorted(found, key=lambda each: each.name)
 
@@ -137,7 +135,7 @@ class Fleet:
         """End a server, as `apply` does, and start it again, unless all stop. Raises KeyError: it does not run."""
         if not self._stopping.is_set():
             self._retire(name)
-            self._start(self._supervisors[name])
+            self._start(self.supervisors[name])
 
     def apply(self, config: ComputerConfig) -> Changes:
         """Run the servers of another configuration. Returns what changed, at once; `wait_settled` waits for the rest.
@@ -152,13 +150,13 @@ class Fleet:
         self._note_disabled()
         self.inputs.definitions = config.inputs
         for name in changes.relabelled:
-            self._supervisors[name].relabel(config.servers[name], _host(config, name))
+            self.supervisors[name].relabel(config.servers[name], _host(config, name))
         for name in sorted(changes.removed | changes.restarted):
             self._retire(name)
         for name in changes.added:
-            self._supervisors[name] = self._supervisor(name)
+            self.supervisors[name] = self._supervisor(name)
         for name in changes.started:
-            self._start(self._supervisors[name])
+            self._start(self.supervisors[name])
         if changes:
             self.on_change()
         return changes
@@ -166,13 +164,13 @@ class Fleet:
     def stop(self) -> None:
         """Make `run` end, once calls that run at servers no more configured have ended (`drain_s`)."""
         self._stopping.set()
-        for supervisor in self._supervisors.values():
+        for supervisor in self.supervisors.values():
             supervisor.stop()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for supervisor in self._supervisors.values():
+            for supervisor in self.supervisors.values():
                 self._start(supervisor)
             await self._stopping.wait()
 
@@ -212,11 +210,11 @@ class Fleet:
             self._runs[name] = self._group.create_task(run(), name=f"mcp:{name}")
 
     def _retire(self, name: str) -> None:
-        old = self._supervisors.pop(name)
+        old = self.supervisors.pop(name)
         was_ready = old.ready
         old.detach()
         if name in _enabled(self.config):
-            new = self._supervisors[name] = self._supervisor(name)
+            new = self.supervisors[name] = self._supervisor(name)
             new.tools = old.tools  # so that names stay
             new.earlier_starts = old.earlier_starts + old.starts
         if was_ready:

@@ -35,7 +35,7 @@ HANGS: Final = "has stopped answering"
 
 
 def describe(error: BaseException) -> str:
-    """What happened, in one line. Agents may see it: it holds no text of a server or of an exception (`detail_of`)."""
+    """What happened, in one line. Agents may see it: it holds no text of a server or of an exception."""
     error = first_of(error)
     match error:
         case ConfigError() | ServerFailed():
@@ -58,15 +58,6 @@ def describe(error: BaseException) -> str:
             return f"answered with the MCP error {code}"
         case _:
             return f"failed ({type(error).__name__})"
-
-
-def detail_of(error: BaseException, clean: Callable[[str], str]) -> str:
-    """What the log says beside `describe`, in one line; empty: nothing. `clean` takes secrets out of it."""
-    error = first_of(error)
-    is_described = isinstance(error, ConfigError | ServerFailed | TimeoutError | httpx2.HTTPError)
-    if is_described or describe(error) == WENT_AWAY:
-        return ""
-    return " ".join(clean(str(error)[:SEARCHED]).split())[:LONGEST_LINE]
 
 
 def answered(status: int) -> str:
@@ -189,9 +180,11 @@ class StderrLog:
     def failed(self, error: BaseException, outlook: str, *, was_ready: bool) -> str:
         """Log why it ended, the same cause once until it is ready again. Returns the reason. `outlook`: what happens
         next."""
-        reason = describe(error)
+        reason, first = describe(error), first_of(error)
         if self.status is None:
-            notes = detail_of(error, self.clean)
+            is_described = isinstance(first, ConfigError | ServerFailed | TimeoutError | httpx2.HTTPError)
+            said = "" if is_described or reason == WENT_AWAY else str(first)[:SEARCHED]
+            notes = " ".join(self.clean(said).split())[:LONGEST_LINE]
         else:
             notes = f"its process ended with status {self.status}"
             if reason == WENT_AWAY and not was_ready:
