@@ -141,6 +141,27 @@ async def test_a_call_that_takes_too_long_is_answered_and_stopped() -> None:
         assert tool.stopped == ["timeout"]
 
 
+class ToolOfAnotherProcess(Tool):
+    """Ends the call at the gateway when its own time is over."""
+
+    def __init__(self, owner: Owner, gateway: Tool) -> None:
+        super().__init__(owner)
+        self.gateway = gateway
+
+    def start(self, call: RunningCall) -> Stop:
+        return lambda why: self.gateway.end(b'{"own": 1}')
+
+
+@pytest.mark.rule("answers.calls.timeout.meta")
+async def test_a_computer_that_is_another_process_says_itself_why_a_call_took_too_long() -> None:
+    with owning() as owner, owning() as of_computer:
+        gateway = Tool(owner, Seat("lab", "pc", grace_s=0.9))
+        computer = ToolOfAnotherProcess(of_computer, gateway)
+        answer, own = await asyncio.gather(gateway.call(limit=0.05), computer.call(limit=0.05))
+        assert answer == {"own": 1}
+        assert own["meta"] == {"a2c_timeout": True}
+
+
 @pytest.mark.rule("answers.calls.cancel.meta")
 async def test_a_cancel_answers_at_once_and_stops_the_tool() -> None:
     with owning() as owner:
@@ -158,7 +179,7 @@ async def test_a_cancel_answers_at_once_and_stops_the_tool() -> None:
 @pytest.mark.parametrize("in_time", [True, False])
 async def test_a_cancelled_call_may_bring_its_own_answer_within_its_grace(in_time: bool) -> None:
     with owning() as owner:
-        tool = Tool(owner, Seat("lab", "pc", cancel_grace_s=30.0 if in_time else 0.05))
+        tool = Tool(owner, Seat("lab", "pc", grace_s=30.0 if in_time else 0.05))
         running = await tool.begun()
         assert tool.cancel()
         assert tool.cancel()

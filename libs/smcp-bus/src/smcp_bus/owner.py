@@ -158,6 +158,9 @@ class Owner:
                 event("smcp.kept_answer")
                 return known
             limit, now = tool_results.time_limit(request.timeout, left), self._loop.time()
+            ends = limit
+            if seat.grace_s:  # its Computer has begun later, and has the same limit: it says best why the tool ends
+                ends = (limit + min(request.timeout, left)) / 2
             if (grant := self._bytes.take(max(size, RUNNING_BYTES // MOST_RUNNING), seat.office)) is None:
                 raise Unavailable("too many calls run here; ask again", details={"may_have_run": False})
             call = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer], grant)
@@ -165,7 +168,7 @@ class Owner:
                 call.progress = ProgressThrottle(note, self.notes)
             self._running[key] = call  # `start` may settle it at once
             self.idle.clear()
-            call.timers.append(self._loop.call_at(now + limit, self._expire, call, timed_out))
+            call.timers.append(self._loop.call_at(now + ends, self._expire, call, timed_out))
             try:
                 call.stop = start(call)
             except BaseException:
@@ -208,10 +211,10 @@ class Owner:
         for call in calls:
             if by.is_valid and call.span.is_recording():
                 call.span.add_link(by)
-            if not call.seat.cancel_grace_s:
+            if not call.seat.grace_s:
                 self._cancelled(call, "cancelled")
             elif len(call.timers) == 1:
-                call.timers.append(self._loop.call_later(call.seat.cancel_grace_s, self._cancelled, call, "cancelled"))
+                call.timers.append(self._loop.call_later(call.seat.grace_s, self._cancelled, call, "cancelled"))
         if not calls:
             _, known = self._tombstones.pop((office, agent, req_id), (0.0, ()))
             subjects = (*(each for each in known if each != subject), subject)[-MAX_CANCELLERS:]

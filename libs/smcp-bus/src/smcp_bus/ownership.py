@@ -45,8 +45,8 @@ class Seat:
 
     office: str
     computer: str
-    cancel_grace_s: float = 0.0
-    """How long a cancelled call may still bring its own answer."""
+    grace_s: float = 0.0
+    """Of a Computer that is another process: how long a cancelled call may still bring its own answer."""
     held_since: float | None = None
     """Since when it has its seat in the office without interruption (loop time)."""
 
