@@ -15,16 +15,7 @@ from smcp_bus import exact_json
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.config.lint import PARAMETERS, Placeholder, changed, is_foreign, is_pure, strings
 from smcp_proto.printable import SCHEME, SECRET_IN_TEXT, SECRET_WORD
-from smcp_proto.schemas.config import (
-    SERVER_CONFIG,
-    SERVER_INPUT,
-    GetComputerConfigRet,
-    MCPServerCommandInput,
-    MCPServerConfig,
-    MCPServerInput,
-    MCPServerPickStringInput,
-    MCPServerPromptStringInput,
-)
+from smcp_proto.schemas import config as schemas
 
 REDACTED: Final = "<redacted>"
 MIN_LENGTH: Final = 4
@@ -178,14 +169,14 @@ _WELL_KNOWN: Final = frozenset({"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL
 """Environment variables that are no secrets, and are parts of many texts."""
 
 
-def shown(config: ComputerConfig) -> GetComputerConfigRet:
+def shown(config: ComputerConfig) -> schemas.GetComputerConfigRet:
     """The reply to `client:get_config`."""
     servers = {name: _server(server) for name, server in config.servers.items()}
     inputs = [_input(definition) for definition in config.inputs.values()]
-    return GetComputerConfigRet(inputs=inputs, servers=servers) if inputs else GetComputerConfigRet(servers=servers)
+    return schemas.GetComputerConfigRet(servers=servers, **({"inputs": inputs} if inputs else {}))
 
 
-def _server(server: MCPServerConfig) -> MCPServerConfig:
+def _server(server: schemas.MCPServerConfig) -> schemas.MCPServerConfig:
     dumped = server.model_dump()
     body = {key: value if key in _NAMES else _hidden(value) for key, value in dumped.items()}
     for key in _SECRET_MAPS:
@@ -193,16 +184,16 @@ def _server(server: MCPServerConfig) -> MCPServerConfig:
             body[PARAMETERS][key] = {
                 name: value if isinstance(value, str) and is_pure(value) else REDACTED for name, value in values.items()
             }
-    redacted: MCPServerConfig = SERVER_CONFIG.validate_python(body)
+    redacted: schemas.MCPServerConfig = schemas.SERVER_CONFIG.validate_python(body)
     return redacted
 
 
-def _input(definition: MCPServerInput) -> MCPServerInput:
+def _input(definition: schemas.MCPServerInput) -> schemas.MCPServerInput:
     body = definition.model_dump()
     body |= _hidden({field: body[field] for field in ("default", "command", "args") if field in body})
-    if isinstance(definition, MCPServerPromptStringInput) and definition.password and definition.default is not None:
+    if body.get("password") and body["default"] is not None:
         body["default"] = REDACTED
-    redacted: MCPServerInput = SERVER_INPUT.validate_python(body)
+    redacted: schemas.MCPServerInput = schemas.SERVER_INPUT.validate_python(body)
     return redacted
 
 
@@ -231,17 +222,17 @@ def literal_secrets(config: ComputerConfig) -> list[str]:
         written = config.without_env_files.get(name, server).model_dump(exclude_unset=True)
         found += (config.places[name].field(path) for path, _ in _secrets(written, wide=False))
     for index, definition in enumerate(config.inputs.values()):
-        if isinstance(definition, MCPServerCommandInput):
+        if isinstance(definition, schemas.MCPServerCommandInput):
             found += (f"inputs[{index}].{path}" for path, _ in _secrets({"args": definition.args}, wide=False))
     return [f"{place}: {_LITERAL}" for place in dict.fromkeys(found)]
 
 
-def secrets_of_input(definition: MCPServerCommandInput) -> Iterator[str]:
+def secrets_of_input(definition: schemas.MCPServerCommandInput) -> Iterator[str]:
     """The literals in the arguments of a program that must not be told."""
     yield from (secret for _, secret in _secrets({"args": definition.args}, wide=True))
 
 
-def secrets_of(server: MCPServerConfig) -> Iterator[str]:
+def secrets_of(server: schemas.MCPServerConfig) -> Iterator[str]:
     """The literals of a server that must not be told."""
     body = server.model_dump()
     for field in _SECRET_MAPS:
@@ -266,11 +257,11 @@ def _is_public(value: str) -> bool:
     return all(_PUBLIC.fullmatch(part) for part in re.split(r"[\s,;]+", value) if part)
 
 
-def is_secret_value(placeholder: Placeholder, definition: MCPServerInput | None, value: str) -> bool:
+def is_secret_value(placeholder: Placeholder, definition: schemas.MCPServerInput | None, value: str) -> bool:
     """Whether what was put in for a placeholder must not be told."""
-    if isinstance(definition, MCPServerPickStringInput):
+    if isinstance(definition, schemas.MCPServerPickStringInput):
         return False  # Agents see the options
-    if isinstance(definition, MCPServerPromptStringInput) and not definition.password:
+    if isinstance(definition, schemas.MCPServerPromptStringInput) and not definition.password:
         return not _is_public(value)
     return placeholder.kind == "input" or placeholder.name not in _WELL_KNOWN
 

@@ -14,18 +14,9 @@ from smcp_bus.dispatch import Answer, Call
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
 from smcp_bus.tracing import recorded_trace_id
+from smcp_computer import elicitation
 from smcp_computer.access import Access
 from smcp_computer.confirmation import ApprovalNeeded, Confirmation, not_confirmed
-from smcp_computer.elicitation import (
-    APPROVAL,
-    Answers,
-    ElicitationRefused,
-    Elicitations,
-    OpenElicitations,
-    ToolCall,
-    approval,
-    check,
-)
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
 from smcp_computer.reshaping import FAILED, NotReshaped, Results
 from smcp_computer.tools import Catalogue, History, Target
@@ -108,8 +99,8 @@ class ToolCalls:
     max_body: int
     start_s: float
     """How long a call of an unknown tool waits for servers that have their first start."""
-    elicitations: OpenElicitations
-    at_terminal: Callable[[Target, Elicitations], Awaitable[Answers]] | None = None
+    elicitations: elicitation.OpenElicitations
+    at_terminal: Callable[[Target, elicitation.Elicitations], Awaitable[elicitation.Answers]] | None = None
     """Answers elicitations in place of the Agent."""
     ended: Callable[..., None] = lambda seconds, outcome, *, trace_id: None
     """Called when a call ends, with its duration (seconds) and its outcome (`CallRecord.outcome`)."""
@@ -131,10 +122,10 @@ class ToolCalls:
         def start(running: RunningCall) -> Stop:
             answers = request.input_state is not None or request.input_responses is not None
             answered = self.elicitations.take(request, call.caller.subject) if answers else None
-            if answered is not None and isinstance(pending := answered.waiting, ToolCall):
+            if answered is not None and isinstance(pending := answered.waiting, elicitation.ToolCall):
                 pending.resume(request, running, record)
                 return pending.stop
-            pending = ToolCall(self, request, running, record, call.caller, labels, answered)
+            pending = elicitation.ToolCall(self, request, running, record, call.caller, labels, answered)
             # created here, so that the task has the request's context: its span is the parent of the tool's
             task = asyncio.create_task(self._settle(pending), name="tool_call")
             self._tasks.add(task)
@@ -221,12 +212,12 @@ class ToolCalls:
         self.elicitations.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def settle(self, call: ToolCall, outcome: bytes | Exception) -> None:
+    def settle(self, call: elicitation.ToolCall, outcome: bytes | Exception) -> None:
         """Answer the request to which a call belongs now."""
         self.owner.settle(call.running, outcome)
         self._remember(call.record)
 
-    async def _settle(self, call: ToolCall) -> None:
+    async def _settle(self, call: elicitation.ToolCall) -> None:
         try:
             # made here: a task that is cancelled before its first step would never await it
             outcome = exact_json.written(await self._run(call))
@@ -242,7 +233,7 @@ class ToolCalls:
             if call.outcome is not None:
                 self.settle(call, call.outcome)
 
-    async def _run(self, call: ToolCall) -> dict[str, Any]:
+    async def _run(self, call: elicitation.ToolCall) -> dict[str, Any]:
         request, name, limit, record = call.request, call.request.tool_name, call.running.limit, call.record
         record.ended("aborted")
         target = self.catalogue.find(name) or await self.catalogue.awaited(name, min(limit, self.start_s))
@@ -257,7 +248,7 @@ class ToolCalls:
         self.catalogue.check(target, request.params)
         try:
             return await self._once_confirmed(call, target)
-        except ElicitationRefused as error:
+        except elicitation.ElicitationRefused as error:
             return call.failed(error)
         except AnswerTooLarge as error:
             raise too_large(error) from None
@@ -271,12 +262,12 @@ class ToolCalls:
             record.ended("timeout")
             return tool_results.timed_out(name, limit)
 
-    async def _once_confirmed(self, call: ToolCall, target: Target) -> dict[str, Any]:
+    async def _once_confirmed(self, call: elicitation.ToolCall, target: Target) -> dict[str, Any]:
         call.record.asking = True
         try:
             refusal = await self._confirmed(call, target)
         except ApprovalNeeded as error:
-            return call.open(approval(str(error)), is_approval=True)
+            return call.open(elicitation.approval(str(error)), is_approval=True)
         finally:
             call.record.asking = False
         if refusal is None:
@@ -288,7 +279,7 @@ class ToolCalls:
         self.history.called(target.ref.server)
         return await self._called(call, target)
 
-    async def _called(self, call: ToolCall, target: Target) -> dict[str, Any]:
+    async def _called(self, call: elicitation.ToolCall, target: Target) -> dict[str, Any]:
         """The tool's result, or its elicitations for the Agent. Raises ElicitationRefused."""
         request, answers = call.request, dict[str, Any]()
         if call.answered is not None and not call.answered.is_approval:
@@ -308,7 +299,7 @@ class ToolCalls:
                 break
             requests, state = result.get("inputRequests") or {}, result.get("requestState")
             call.elicited += len(requests)
-            check(requests, call.elicited, state)
+            elicitation.check(requests, call.elicited, state)
             if requests and self.at_terminal is None:
                 return call.open(requests, state)
             if not requests:  # it asks to be called again, and does not say when
@@ -329,7 +320,7 @@ class ToolCalls:
             call.record.why = f"not reshaped: {error}"
             return {**result, "meta": {**(result.get("meta") or {}), FAILED: True}}
 
-    async def _confirmed(self, call: ToolCall, target: Target) -> str | None:
+    async def _confirmed(self, call: elicitation.ToolCall, target: Target) -> str | None:
         """Why it may not run; None: it may. Raises ApprovalNeeded."""
         approved = None
         if call.answered is not None:
@@ -337,5 +328,5 @@ class ToolCalls:
                 return CHANGED
             if not call.answered.is_approval:
                 return None  # the call that elicited was confirmed
-            approved = (call.request.input_responses or {})[APPROVAL]["action"] == "accept"
+            approved = (call.request.input_responses or {})[elicitation.APPROVAL]["action"] == "accept"
         return await self.confirmation.refusal(target, call.request, call.caller, approved=approved)
