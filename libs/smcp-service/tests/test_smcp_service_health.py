@@ -72,7 +72,7 @@ async def test_readiness_follows_its_checks_and_names_what_is_wrong() -> None:
 async def test_a_draining_process_lives_and_is_not_ready() -> None:
     readiness = Readiness()
     async with serving(readiness) as probe:
-        readiness.drain()
+        readiness.draining = True
 
         assert await probe("/readyz") == (503, {"status": "not ready", "checks": {"process": "stopping"}})
         assert (await probe("/livez"))[0] == 200

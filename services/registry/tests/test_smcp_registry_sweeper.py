@@ -162,7 +162,7 @@ async def sweeping(
         with mock.patch("smcp_registry.store.ANSWER_S", BOUND_S):
             yield (
                 Sweeper(
-                    connection, store, view, leases, owners, announcer,
+                    store, view, owners, announcer,
                     Audit(Trail(logging.getLogger("test")), view, leases),
                     lease_s=10, keep_tombstones_s=keep_tombstones_s,
                 ),

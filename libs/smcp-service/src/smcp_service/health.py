@@ -34,9 +34,6 @@ class Readiness:
         """What is to be seen in the report, and does not keep the process from its work."""
         self._notes[name] = check
 
-    def drain(self) -> None:
-        self.draining = True
-
     def problems(self) -> dict[str, str]:
         checks = self._checks or self._starting
         problems = {name: problem for name, check in checks.items() if (problem := check()) is not None}

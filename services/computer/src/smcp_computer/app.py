@@ -100,7 +100,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
             try:
                 yield computer
             finally:
-                computer.readiness.drain()
+                computer.readiness.draining = True
 
 
 @asynccontextmanager

@@ -68,7 +68,7 @@ async def open_gateway_computer(
             try:
                 yield computer
             finally:
-                computer.readiness.drain()
+                computer.readiness.draining = True
                 await membership.stopping()
 
 

@@ -168,7 +168,7 @@ class Gateway:
         )
 
     async def _stop(self) -> None:
-        self.readiness.drain()
+        self.readiness.draining = True
         self.transport.draining = True
         self.lease.renew_soon()  # the fair share of the others no longer counts this one
         await self.moves.drain(within=self._drain_s)

@@ -335,7 +335,7 @@ async def open_mcp(
         try:
             yield f"http://{f'[{address}]' if ':' in address else address}:{bound}"
         finally:
-            readiness.drain()
+            readiness.draining = True
             await offices.close()
             server.should_exit = True
             await serving

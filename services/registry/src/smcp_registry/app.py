@@ -70,7 +70,7 @@ async def open_registry(
     )
     audit = Audit(trail or Trail(logging.getLogger(EVENTS)), members, leases)
     seats = Seats(store, owners, audit, move_s=settings.move_s)
-    sweeper = Sweeper(connection, store, members, leases, owners, announcer, audit, lease_s=lease_s)
+    sweeper = Sweeper(store, members, owners, announcer, audit, lease_s=lease_s)
     rate = RoomRate(settings.registry_room_events_per_s, asyncio.get_running_loop().time)
     _measure(metrics, members, leases, seats, sweeper, announcer, rate)
     readiness.add("nats", lambda: bus.problem)
@@ -121,7 +121,7 @@ async def open_registry(
             tasks.start(connection.keep("the sweeper", sweeper.run), name="sweeper")
             async with _serving(bus, dispatcher):
                 yield Registry(readiness, members, leases)
-                readiness.drain()
+                readiness.draining = True
     finally:
         connection.close()
 

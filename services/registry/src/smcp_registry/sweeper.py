@@ -17,8 +17,7 @@ from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit
-from smcp_registry.bucket_watch import ConnectionWatch
-from smcp_registry.leases import Leases, Owners
+from smcp_registry.leases import Owners
 from smcp_registry.member_records import MemberRecord, tombstone
 from smcp_registry.members_view import Entry, MembersView, Process
 from smcp_registry.store import AT_ONCE, Conflict, Store, read_member, write_member
@@ -33,10 +32,8 @@ KEEP_TOMBSTONES_S: Final = 600.0
 
 @dataclass(eq=False, repr=False)
 class Sweeper:
-    connection: ConnectionWatch
     store: Store
     view: MembersView
-    leases: Leases
     owners: Owners
     announcer: Announcer
     audit: Audit
@@ -54,8 +51,8 @@ class Sweeper:
         while True:
             raise_if_cancelled()
             await self._wait()
-            synced = self.view.synced.is_set() and self.leases.synced.is_set()
-            if self.connection.up_for() < self.lease_s or not synced:
+            synced = self.view.synced.is_set() and self.owners.leases.synced.is_set()
+            if self.owners.connection.up_for() < self.lease_s or not synced:
                 continue
             try:
                 await self.sweep()
@@ -68,7 +65,7 @@ class Sweeper:
         async with asyncio.TaskGroup() as group:
             for process, keys in list(self.view.owners().items()):
                 swept = sorted(keys - moving.keys())
-                if swept and self.leases.revision(*process) is None:
+                if swept and self.owners.leases.revision(*process) is None:
                     group.create_task(self._sweep(process, swept))
             for key, entry in moving.items():
                 group.create_task(self._end_move(key, entry))
@@ -90,18 +87,18 @@ class Sweeper:
                     del self.view.tombstones[key]
 
     async def _wait(self) -> None:
-        ran_out = self.leases.ran_out
+        ran_out = self.owners.leases.ran_out
         pause = jittered(self.lease_s / 4)  # registries that were started together need not ask at the same moment
         asleep_since = self._loop.time()
         await set_within(pause, ran_out)
         ran_out.clear()
         if self._loop.time() - asleep_since > pause + self.lease_s / 2:
-            self.connection.begin_anew()
+            self.owners.connection.begin_anew()
 
     async def _sweep(self, process: Process, keys: list[str]) -> None:
         try:
             async with self._asking:
-                if await self.leases.lives(*process) or await self.owners.ask(*process, None) not in GONE:
+                if await self.owners.leases.lives(*process) or await self.owners.ask(*process, None) not in GONE:
                     return
             _log.warning("process %s of %s is gone, its members leave: %d", process[1], process[0], len(keys))
             async with asyncio.TaskGroup() as group:
@@ -132,7 +129,7 @@ class Sweeper:
                 return
             if (record.credential, record.process) != process:
                 return
-            if self.leases.revision(*process) is not None or await self.leases.lives(*process):
+            if self.owners.leases.revision(*process) is not None or await self.owners.leases.lives(*process):
                 _log.info("process %s of %s is back", process[1], process[0])
             elif await self._bury(key, record, stored.revision):
                 self.swept += 1
