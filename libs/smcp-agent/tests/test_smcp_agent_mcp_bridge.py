@@ -167,7 +167,7 @@ async def test_a_tool_that_mcp_cannot_express_costs_only_itself(era: str) -> Non
 
 
 async def test_a_computer_that_does_not_answer_delays_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_agent.mcp.bridge.LIST_S", 0.05)
+    monkeypatch.setattr("smcp_agent.mcp.resources.LIST_S", 0.05)
     async with fake_gateway() as gateway:
         gateway.computers |= {"hung": [], "red": [tool("echo")]}
 

@@ -225,9 +225,6 @@ MIN_SUPPORTED: Final = "0.2.0"
 MAX_SUPPORTED: Final = "0.4.999"
 """As clients compare it: any patch of 0.4."""
 
-REFUSED: Final = 4008
-_LEAST: Final = (0, 2)
-_MOST: Final = (0, 4)
 _MAX_SHOWN: Final = 64
 _NUMBER: Final = r"(0|[1-9][0-9]{0,8})"
 _VERSION: Final = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
@@ -236,7 +233,7 @@ _VERSION: Final = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
 class VersionRefusal(BaseModel):
     """The body of the HTTP 400 that a client of another version gets; flat, not an `ErrorBody`."""
 
-    code: Literal[4008] = REFUSED
+    code: Literal[4008] = 4008
     message: str
     server_version: str = SERVER_VERSION
     client_version: str
@@ -251,7 +248,7 @@ def refuse_version(client_version: str | None) -> VersionRefusal | None:
         return None
     shown = client_version[:_MAX_SHOWN]
     match = _VERSION.fullmatch(client_version)
-    if match is not None and _LEAST <= (int(match[1]), int(match[2])) <= _MOST:
+    if match is not None and match[1] == "0" and match[2] in ("2", "3", "4"):
         return None
     why = f"protocol version {shown} is not supported; supported are {MIN_SUPPORTED} to {MAX_SUPPORTED}"
     return VersionRefusal(message=why if match else "a2c_version: a version is MAJOR.MINOR.PATCH", client_version=shown)

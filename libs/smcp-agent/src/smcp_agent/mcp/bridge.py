@@ -36,7 +36,7 @@ from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import Malformed, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
-from smcp_agent.mcp.resources import LIST_S, Context, OfficePrompts, OfficeResources, fitting
+from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, ask_each, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_agent.results import InputAnswer, InputRequest
@@ -163,13 +163,7 @@ class OfficeServer:
         return set()
 
     async def _learn(self) -> None:
-        async def learn(computer: str) -> None:
-            with suppress(SmcpError, TimeoutError):
-                async with asyncio.timeout(LIST_S):
-                    self._tools[computer] = await self._agent.tools(computer)
-
-        self._tools.clear()
-        await asyncio.gather(*map(learn, self._agent.computers()))
+        self._tools = await ask_each(self._agent.computers(), "tools", self._agent.tools)
         self._name()
 
     def _name(self) -> None:

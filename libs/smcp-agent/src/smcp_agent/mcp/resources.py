@@ -9,7 +9,7 @@ it is `<computer>__<server>__<its name>`.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
@@ -76,6 +76,13 @@ async def ask_each(computers: Sequence[str], what: str, ask: Callable[[str], Awa
     return {computer: found[computer] for computer in computers if computer in found}
 
 
+def _all_of(items: Callable[[str], AsyncIterator[JsonObject]]) -> Callable[[str], Awaitable[list[JsonObject]]]:
+    async def of(computer: str) -> list[JsonObject]:
+        return [each async for each in items(computer)]
+
+    return of
+
+
 def mcp_error(error: SmcpError) -> MCPError:
     """What an MCP client is told of a request that the office refused: an MCP server's error as it is."""
     if isinstance(error, McpError):
@@ -126,10 +133,7 @@ class OfficeResources:
     async def _list_templates(
         self, context: Context, _: types.PaginatedRequestParams
     ) -> types.ListResourceTemplatesResult:
-        async def of(computer: str) -> list[Mapping[str, Any]]:
-            return [each async for each in self._agent.iter_resource_templates(computer)]
-
-        found = await ask_each(self.computers(context), "templates", of)
+        found = await ask_each(self.computers(context), "templates", _all_of(self._agent.iter_resource_templates))
         listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
         kind = types.ListResourceTemplatesResult
         return await fitting("resources/templates/list", context, kind, "resourceTemplates", list(listed.values()))
@@ -226,10 +230,7 @@ class OfficePrompts:
         return await fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed)
 
     async def _listed(self, context: Context) -> list[dict[str, Any]]:
-        async def of(computer: str) -> list[JsonObject]:
-            return [each async for each in self._agent.iter_prompts(computer)]
-
-        found = await ask_each(self._resources.computers(context), "prompts", of)
+        found = await ask_each(self._resources.computers(context), "prompts", _all_of(self._agent.iter_prompts))
         there = {_place(computer, each): each for computer, prompts in found.items() for each in prompts}
         silent = set(self._agent.computers()) - found.keys()
         self._named = {name: at for name, at in self._named.items() if at in there or at[0] in silent}
