@@ -242,7 +242,7 @@ async def test_a_wrong_way_to_list_tools_is_400_and_named() -> None:
         async with http.post(service.office() + "?tools=some", json=PING, headers=HEADERS) as response:
             assert response.status == 400
             error = (await response.json())["error"]
-        assert (error["message"], error["data"]) == ("tools: has to be one of auto, all, search", {"field": "tools"})
+        assert (error["message"], error["data"]) == ("tools: must be 'auto', 'all' or 'search'", {"field": "tools"})
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ async def test_a_wrong_limit_of_results_is_400_and_named(wrong: str) -> None:
         async with http.post(f"{service.office()}?max_chars={wrong}", json=PING, headers=HEADERS) as response:
             assert response.status == 400
             error = (await response.json())["error"]
-        assert error["message"] == "max_chars: a whole number of characters from 1"
+        assert error["message"].startswith("max_chars: ")
         assert error["data"] == {"field": "max_chars"}
 
 
@@ -419,7 +419,7 @@ async def test_an_unknown_query_parameter_is_400_and_named() -> None:
         async with http.post(service.office() + "?tool=all", json=PING, headers=HEADERS) as response:
             assert response.status == 400
             error = (await response.json())["error"]
-        assert error["message"] == "tool: is no query parameter of this URL; there are `tools` and `max_chars`"
+        assert error["message"] == "tool: is not a known field"
         assert error["data"] == {"field": "tool"}
 
 

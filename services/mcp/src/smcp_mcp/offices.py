@@ -5,13 +5,14 @@ Above is `app`, which passes requests of other offices on (docs/adr/0048).
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, NamedTuple
+from typing import Annotated, Final
 
 import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from smcp_agent import JoinRefused, RateLimited, RejoinRefused, SmcpAgent, SmcpError, Unavailable
@@ -20,12 +21,12 @@ from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import AWAY_S, ToolListOptions, ToolMode
-from smcp_agent.tool_calls import Previews, allowed_chars
+from smcp_agent.rpc import checked
+from smcp_agent.tool_calls import Previews
 from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization, RequestHolder
 from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.settings import McpSettings
-from smcp_proto.validation import refused
 from smcp_service.lifecycle import Background
 from smcp_service.settings import listed
 
@@ -37,27 +38,18 @@ MAX_SESSIONS: Final = 1000
 _log: Final = logging.getLogger(__name__)
 
 
-class ClientOptions(NamedTuple):
+class ClientOptions(BaseModel):
     """The query of a client's URL: how tools are listed, where results are cut."""
 
+    model_config = ConfigDict(extra="forbid")
+
     tools: ToolMode = ToolMode.AUTO
-    max_chars: int | None = None
+    max_chars: Annotated[int, Field(ge=1)] | None = None
 
 
 def client_options(request: Request | None) -> ClientOptions:
     """Raises Malformed: there is no such query parameter, or it has a wrong value."""
-    query: Mapping[str, str] = request.query_params if request is not None and request.scope["query_string"] else {}
-    for name in query:
-        if name not in ClientOptions._fields:
-            raise refused(name[:50], "is no query parameter of this URL; there are `tools` and `max_chars`")
-    try:
-        mode = ToolMode(query.get("tools", ToolMode.AUTO))
-    except ValueError:
-        raise refused("tools", f"has to be one of {', '.join(ToolMode)}") from None
-    given = query.get("max_chars")
-    if given is None:
-        return ClientOptions(mode)
-    return ClientOptions(mode, allowed_chars(int(given) if given.isdecimal() and len(given) < 20 else given))
+    return checked(ClientOptions, **({} if request is None else request.query_params))
 
 
 def _when_gone(context: Context, then: Callable[[], None]) -> AbstractContextManager[object]:
