@@ -43,13 +43,13 @@ def serve(
 @asynccontextmanager
 async def open_service(settings: McpSettings) -> AsyncIterator[str]:
     readiness, metrics = Readiness(), Metrics()
+    use_huge_pages()  # before requests come: it holds the loop for 0.1 s
     async with (
         serve_health(settings, readiness, metrics) as health,
         open_mcp(settings, readiness, metrics) as url,
     ):
         if settings.mcp_port == 0:  # the port has to be known at any log level
             typer.echo(f"smcp-mcp listens on {url}")
-        use_huge_pages()
         logging.getLogger(__name__).info("ready", extra={"url": url, "health": health.url})
         yield url
 
