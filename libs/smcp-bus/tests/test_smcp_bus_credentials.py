@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from smcp_bus.nats.config import BadCredentials, Credentials, configured_credentials, load_credentials, renewed
+from smcp_bus.nats.config import Credentials, configured_credentials, load_credentials, renewed
+from smcp_service.files import UnusableFile
 from smcp_service.settings import SettingsError
 
 GOOD = {"name": "host-1", "secret": "s3cret", "inbox_prefix": "_INBOX.host-1"}
@@ -24,7 +25,7 @@ def test_a_good_file_is_read_and_its_secret_not_shown(tmp_path: Path) -> None:
 def test_a_bad_field_of_a_credential_is_named_without_the_secret(tmp_path: Path, field: str, value: object) -> None:
     file = tmp_path / "creds.json"
     file.write_text(json.dumps({**GOOD, field: value}))
-    with pytest.raises(BadCredentials, match=f"field '{field}'") as told:
+    with pytest.raises(UnusableFile, match=f"field '{field}'") as told:
         load_credentials(file)
     assert str(file) in str(told.value)
     assert "s3cret" not in str(told.value)
@@ -34,7 +35,7 @@ def test_a_bad_field_of_a_credential_is_named_without_the_secret(tmp_path: Path,
 def test_a_credential_file_that_is_not_json_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "creds.json"
     file.write_bytes(content)
-    with pytest.raises(BadCredentials, match=r"creds\.json: is not a JSON object"):
+    with pytest.raises(UnusableFile, match=r"creds\.json: is not a JSON object"):
         load_credentials(file)
 
 
@@ -52,7 +53,7 @@ def test_the_user_name_defaults_to_the_credentials_name(tmp_path: Path) -> None:
     now = renewed(credentials)
     assert (now.name, now.login, now.secret) == (GOOD["name"], "host-1/2", "new")
     file.write_text(json.dumps({**GOOD, "user": 2}))
-    with pytest.raises(BadCredentials, match="field 'user'"):
+    with pytest.raises(UnusableFile, match="field 'user'"):
         load_credentials(file)
 
 
@@ -60,7 +61,7 @@ def test_the_user_name_defaults_to_the_credentials_name(tmp_path: Path) -> None:
 def test_an_inbox_prefix_that_is_no_subject_is_refused(tmp_path: Path, prefix: str) -> None:
     file = tmp_path / "creds.json"
     file.write_text(json.dumps({**GOOD, "inbox_prefix": prefix}))
-    with pytest.raises(BadCredentials, match="inbox_prefix"):
+    with pytest.raises(UnusableFile, match="inbox_prefix"):
         load_credentials(file)
 
 
@@ -68,12 +69,12 @@ def test_an_inbox_prefix_that_is_no_subject_is_refused(tmp_path: Path, prefix: s
 def test_a_credential_file_that_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "creds.json"
     file.write_text(text, encoding="latin-1")
-    with pytest.raises(BadCredentials, match="JSON"):
+    with pytest.raises(UnusableFile, match="JSON"):
         load_credentials(file)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadCredentials, match="cannot be read"):
+    with pytest.raises(UnusableFile, match="cannot be read"):
         load_credentials(tmp_path / "none.json")
 
 

@@ -72,7 +72,7 @@ async def test_each_resource_is_sent_once_with_its_newest_update_in_order_of_the
         assert here.heard == ["a1"]
         await eventually(lambda: here.heard == ["a1", "b2", "a3", "c1", "ax"])
         await here.outbox.flush()
-        assert len(here.outbox) == 0
+        assert len(here.outbox.waiting) == 0
 
 
 async def test_a_flush_sends_waiting_updates_at_once() -> None:
@@ -143,12 +143,12 @@ async def test_above_the_bound_one_list_changed_replaces_waiting_updates(
         here.failures[""] = failure
         for number in range(4):
             here.say(f"{number}", size=KIB)
-        assert len(here.outbox) == 4
+        assert len(here.outbox.waiting) == 4
         here.say("3", " anew", size=KIB)
-        assert len(here.outbox) == 4, "it replaces one"
+        assert len(here.outbox.waiting) == 4, "it replaces one"
         for number in range(4, 6):
             here.say(f"{number}", size=KIB)
-        assert len(here.outbox) == 2
+        assert len(here.outbox.waiting) == 2
         here.failures.clear()
         await eventually(lambda: len(here.heard) == 2)
         assert missed() in here.heard
@@ -184,7 +184,7 @@ async def test_waiting_updates_of_ended_subscriptions_are_dropped() -> None:
         here.outbox.missed()
         here.answering.set()
         await eventually(lambda: here.heard == [missed()])
-        await eventually(lambda: len(here.outbox) == 0)
+        await eventually(lambda: len(here.outbox.waiting) == 0)
         assert not {"a", "b"} & set(here.tried[1:])
 
 

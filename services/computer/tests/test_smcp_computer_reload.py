@@ -31,7 +31,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 async def apply(here: World, *told: str, **servers: dict[str, Any]) -> None:
     """Apply this configuration, and wait until the office heard exactly these updates of it, each once."""
     outbox = here.computer.outbox
-    await eventually(lambda: not len(outbox), timeout=60)
+    await eventually(lambda: not outbox.waiting, timeout=60)
     outbox.changed(FINDER)  # all that was sent before is heard before
     await eventually(lambda: here.told(FINDER), timeout=60)
     here.heard.clear()
@@ -206,9 +206,9 @@ async def test_the_same_file_again_is_no_change(nats_url: str, tmp_path: Path) -
     file, box = tmp_path / "computer.json", configs.stdio()
     file.write_text(json.dumps({"servers": {"box": box}}, indent=8))
     async with world(nats_url, {"config": file}, box=box) as here:
-        await eventually(lambda: not len(here.computer.outbox))
+        await eventually(lambda: not here.computer.outbox.waiting)
         await asyncio.gather(*(here.computer.reload() for _ in range(3)))
-        assert not len(here.computer.outbox)
+        assert not here.computer.outbox.waiting
         assert here.computer.fleet.supervisors["box"].starts == 1
 
 

@@ -76,7 +76,7 @@ async def test_a_task_is_retried_until_it_succeeds() -> None:
             raise Unavailable("not now")
 
     background_tasks.until_done("an errand", errand)
-    await eventually(lambda: len(background_tasks) == 0)
+    await background_tasks.settle(within=10)
     assert tried == 3
 
 
@@ -91,5 +91,5 @@ async def test_a_refused_task_is_not_retried(refusal: SmcpError) -> None:
         raise refusal
 
     background_tasks.until_done("an errand", errand)
-    await eventually(lambda: len(background_tasks) == 0)
+    await background_tasks.settle(within=10)
     assert tried == 1

@@ -62,11 +62,6 @@ class Rights(BaseModel):
     def may_name(self, tool: str) -> bool:
         return _any(self.tools, tool) and _any(self.delegate_tools, tool)
 
-    def check_computer(self, computer: str, field: str) -> None:
-        """Raises NotAllowed: `details.field` is `field`."""
-        if not self.may_ask(computer):
-            raise NotAllowed("the token is not for this Computer", details={"field": field})
-
     def check_tool(self, tool: str, *, read_only: bool | None = None) -> None:
         """Raises NotAllowed (`details.field`).
 

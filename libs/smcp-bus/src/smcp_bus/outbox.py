@@ -71,9 +71,6 @@ class Outbox:
     _dropped: set[tuple[str, type[Exception]]] = field(default_factory=set, init=False)
     """The verbs and errors that were logged since the Computer became a member."""
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     @property
     def waiting(self) -> frozenset[Notification]:
         return frozenset(self._waiting.values())

@@ -6,6 +6,7 @@ The histogram is ours: those of OpenTelemetry and of Prometheus's client cost se
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
@@ -26,14 +27,12 @@ Family = GaugeMetricFamily | CounterMetricFamily
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
+@dataclass(slots=True)
 class _Tally:
-    __slots__ = ("buckets", "exemplars", "total")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (len(BOUNDS) + 1)
-        self.exemplars: dict[int, tuple[str, float, float]] = {}
-        """By bucket: the last trace that was recorded, its seconds, and when (unix time)."""
-        self.total = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    exemplars: dict[int, tuple[str, float, float]] = field(default_factory=dict)
+    """By bucket: the last trace that was recorded, its seconds, and when (unix time)."""
+    total: float = 0.0
 
 
 class Durations:

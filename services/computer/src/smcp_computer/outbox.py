@@ -52,7 +52,7 @@ class ComputerOutbox(Outbox):
 
     def held(self) -> dict[str, int]:
         """How many notifications wait, or are being sent, and how often `release` is still to be called."""
-        return {"pending": len(self) + self._holding}
+        return {"pending": len(self.waiting) + self._holding}
 
     def state(self) -> frozenset[Notification]:
         """The waiting updates of this Computer itself. Agents that see it enter ask for everything, and need none."""

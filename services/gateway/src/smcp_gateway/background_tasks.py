@@ -21,9 +21,6 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
 
-    def __len__(self) -> int:
-        return len(self._tasks)
-
     def once(self, what: str, work: Work) -> None:
         self._run(self._try(what, work, once=True))
 

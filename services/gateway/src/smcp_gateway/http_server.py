@@ -22,7 +22,6 @@ from smcp_service.metrics import Metrics
 from smcp_service.settings import is_loopback
 
 PATH: Final = "/socket.io/"
-ERROR_HEADER: Final = "X-A2C-Error-Code"
 
 _log: Final = logging.getLogger("smcp_gateway.http_server")
 
@@ -56,7 +55,7 @@ class HttpServer:
         begins = "sid" not in request.query  # a request with a session's id is authenticated already
         if begins and (refusal := refuse_version(request.query.get(VERSION_PARAMETER))) is not None:
             self.refused(self._source(request), VersionRefused(refusal.message))
-            headers = {ERROR_HEADER: str(refusal.code), "Cache-Control": "no-store"}
+            headers = {"X-A2C-Error-Code": str(refusal.code), "Cache-Control": "no-store"}
             return web.json_response(refusal.model_dump(), status=400, headers=headers)
         answer = self.answer
         if answer is None:

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final
 
 from smcp_bus.callers import SeatKey
 from smcp_bus.registry_contract import Claim
@@ -15,8 +14,6 @@ from smcp_registry.audit import Audit
 from smcp_registry.leases import Owners
 from smcp_registry.member_records import Announce, MemberRecord, held_by, moving, owned_by, record_key, tombstone
 from smcp_registry.store import ATTEMPTS, Conflict, Store, StoredMember, read_member, write_member
-
-GIVEN_UP: Final = "the claim was given up meanwhile"
 
 Change = Callable[[StoredMember], Awaitable[MemberRecord | None]]
 """What to write over what stands; None: nothing."""
@@ -54,7 +51,7 @@ class Seats:
             if decision.action is Action.REFUSE:
                 return None
             if not _stands(stored.record, claim) and not await self._is_meant(claim, until):
-                decision = Decision(Action.REFUSE, why=GIVEN_UP, reason="given_up")
+                decision = Decision(Action.REFUSE, why="the claim was given up meanwhile", reason="given_up")
                 return None
             now, revision = time.time(), stored.revision
             record = claimed(stored.record, claim, decision.announce, seat, revision=revision, now=now)

@@ -28,10 +28,10 @@ from typing import Any, Final
 import bcrypt
 
 from smcp_bus import subjects
-from smcp_bus.nats.config import BadCredentials, load_credentials
+from smcp_bus.nats.config import load_credentials
 from smcp_proto.member_names import encode_name
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
-from smcp_service.files import replace_files
+from smcp_service.files import UnusableFile, replace_files
 from smcp_service.lifecycle import Failure
 from smcp_standalone import die_with_parent
 from smcp_standalone.nats_config_file import Cluster, ComputerHost, NatsConfigError, NatsModel, parse_model
@@ -288,7 +288,7 @@ def _kept_secret(name: str, path: Path) -> str | None:
         return None
     try:
         kept = load_credentials(path)
-    except BadCredentials as error:
+    except UnusableFile as error:
         raise NatsConfigError(f"{error}; remove it for a new secret") from error
     if kept.name != name:
         raise NatsConfigError(f"{path}: not the credential of {name!r}; remove it for a new secret")

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
+from smcp_service.files import UnusableFile
 from smcp_service.settings import MIB, SettingsError
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -38,24 +39,19 @@ class Credentials:
 _CREDENTIALS: Final = TypeAdapter(Credentials)
 
 
-class BadCredentials(ValueError):
-    """The file does not hold a credential. The message names the file and the field, never the secret."""
-
-
 def load_credentials(path: Path) -> Credentials:
     """Read the JSON object of a credential; further fields are ignored.
 
-    Raises:
-        BadCredentials: the file cannot be read, is not such an object, or a field is missing or mistyped.
+    Raises UnusableFile: it cannot be read, is not such an object, or a field is missing or mistyped.
     """
     try:
         return replace(_CREDENTIALS.validate_json(path.read_bytes()), file=path)
     except OSError as error:
-        raise BadCredentials(f"{path}: cannot be read: {error.strerror}") from error
+        raise UnusableFile(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = f"field {first['loc'][0]!r}: {first['msg']}" if first["loc"] else "is not a JSON object"
-        raise BadCredentials(f"{path}: {where}") from None  # the cause might show the secret
+        raise UnusableFile(f"{path}: {where}") from None  # the cause might show the secret
 
 
 def renewed(credentials: Credentials) -> Credentials:
@@ -64,7 +60,7 @@ def renewed(credentials: Credentials) -> Credentials:
         return credentials
     try:
         now = load_credentials(credentials.file)
-    except BadCredentials:
+    except UnusableFile:
         return credentials
     same = (now.name, now.inbox_prefix) == (credentials.name, credentials.inbox_prefix)
     return now if same else credentials
@@ -77,7 +73,7 @@ def configured_credentials(path: Path | None) -> Credentials | None:
     """
     try:
         return None if path is None else load_credentials(path)
-    except BadCredentials as error:
+    except UnusableFile as error:
         raise SettingsError(f"SMCP_NATS_CREDS: {error}") from None
 
 

@@ -34,7 +34,7 @@ from smcp_gateway.sockets.packet import event_frame, largest_reply, too_large
 from smcp_gateway.sockets.session import Sessions
 from smcp_proto import errors, tool_results
 from smcp_proto.backoff import Backoff
-from smcp_proto.errors import Internal, SmcpError, Unavailable
+from smcp_proto.errors import Internal, NotAllowed, SmcpError, Unavailable
 from smcp_proto.schemas import AgentCallData
 from smcp_proto.schemas.tools import ON_BEHALF, REPEAT, TOLD_OF_PROGRESS, OnBehalf, ToolCallReq
 from smcp_proto.validation import malformed, refused
@@ -274,7 +274,8 @@ class Relay:
 def _check(rights: Rights | None, request: BaseModel) -> None:
     if rights is not None:
         field, computer = _target(request)
-        rights.check_computer(computer, field)
+        if not rights.may_ask(computer):
+            raise NotAllowed("the token is not for this Computer", details={"field": field})
         if isinstance(request, ToolCallReq):
             rights.check_tool(request.tool_name)
 

@@ -5,7 +5,6 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final
 
 import orjson
 
@@ -24,8 +23,6 @@ from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.errors import NOT_A_MEMBER, NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
 from smcp_service.lifecycle import set_within
-
-AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
 
 
 @dataclass(eq=False, repr=False)
@@ -53,7 +50,8 @@ class Memberships:
             session.joined_as = "unchanged"
             return
         if present is not None and session.role == "agent":
-            raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
+            why = "an Agent that is in an office joins no other; leave it first"
+            raise NotAllowed(why, details={"field": "office_id"})
         seat: SeatKey = (request.office_id, request.role, request.name)
         claim = self._claim_for(session, request, announce=present is None)
         office = await self.offices.hold(request.office_id)
