@@ -132,8 +132,7 @@ async def open_service(
         computer.tasks.start(computer.follow_file(), name="configuration")
         stats["computer"] = computer.calls.held
         stats["updates"] = computer.outbox.held
-        served = {"health": health.url, "office": settings.office, "computer": settings.name}
-        _log.info("serving", extra=served)
+        _log.info("serving", extra={"health": health.url, "office": settings.office, "computer": settings.name})
         yield computer
 
 

@@ -76,9 +76,7 @@ class GatewayMembership:
     """The membership at a gateway; also what tells the office, and the receiver of requests."""
 
     def __init__(self, settings: ComputerSettings, token: Token | None) -> None:
-        self._office = settings.office
-        self._restart = settings.restart
-        self._max_body = settings.max_payload
+        self._office, self._restart, self._max_body = settings.office, settings.restart, settings.max_payload
         self._caller_key = secrets.token_urlsafe(16)
         self._me = EnterOfficeReq(role="computer", name=settings.name, office_id=settings.office)
         self.link = Link(

@@ -30,7 +30,6 @@ KEPT_BYTES: Final = 16 * 1024 * 1024
 """At most this many bytes of windows are kept: hundreds of times what a model can read."""
 _WINDOW_OVERHEAD: Final = 1024
 """Memory of a kept window in bytes, without its URI and text."""
-_LATE: Final = "did not answer in time: its windows are from an earlier read, or left out"
 _NOT_LISTED: Final[Json] = {"uri": "window://not-listed-yet"}
 """Stands for the windows of a server whose list is not known."""
 
@@ -106,7 +105,9 @@ class Desktop:
             servers = [server for server in self.index.servers(subscribable=True) if server not in hidden]
             parts = [_Part(each, self._listed(each, only)) for each in servers]
             await self._fill(parts, only, size, history, Budget(call, most=self.read_s).left)
-        self._drop_oldest()
+        size_kept = sum(read.memory for read in self._kept.values())
+        while size_kept > KEPT_BYTES:
+            size_kept -= self._kept.pop(next(iter(self._kept))).memory
         windows, ages, missing = list[Window](), dict[Key, float](), 0
         for server, resource, read, _ in self._found(parts):
             if read is None:
@@ -153,7 +154,7 @@ class Desktop:
                     if reading not in awaited:
                         reading.cancel()
             elif not part.is_done:
-                self.events.warn(part.server, _LATE)
+                self.events.warn(part.server, "did not answer in time: its windows are from earlier reads, or left out")
             self.index.left_out["get_desktop"] += not part.is_listed
 
     async def _ask(self, part: _Part, only: WindowUri | None, within: float, came: asyncio.Event) -> None:
@@ -232,11 +233,6 @@ class Desktop:
         self._kept.pop(key, None)
         self._kept[key] = replace(read, contents=[{"text": "\n\n".join(texts) if any(texts) else ""}] if texts else [])
         return read
-
-    def _drop_oldest(self) -> None:
-        size = sum(read.memory for read in self._kept.values())
-        while size > KEPT_BYTES:
-            size -= self._kept.pop(next(iter(self._kept))).memory
 
     def _on_event(self, event: ServerEvent) -> None:
         match event:

@@ -25,8 +25,6 @@ RESOURCE_NOT_FOUND: Final = -32002
 
 SAID_ALOUD: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, RESOURCE_NOT_FOUND})
 """Codes of JSON-RPC errors whose text is about the caller's request; others may hold the text of an exception."""
-OUTDATED: Final = "ran nothing, since the tool has changed and is being listed again; call it again"
-"""The meaning of `HEADER_MISMATCH`: a server of MCP 2026 misses a header, or got a wrong one."""
 SUBSCRIPTIONS: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
 WITH_URI: Final = SUBSCRIPTIONS | {"resources/read"}
 """Methods whose only parameter is a URI: `INVALID_PARAMS` says that there is no such resource."""
@@ -106,7 +104,9 @@ class RequestRefused(ServerError):
         self.pages = required_pages(data) if code == types.URL_ELICITATION_REQUIRED else {}
         """The elicitations by which a server of MCP 2025 wants pages to be opened before it runs a tool, by key."""
         what = f"refused the request (MCP error {code})" + (f": {self.said}" if aloud else "")
-        super().__init__(server, OUTDATED if code == types.HEADER_MISMATCH else what)
+        if code == types.HEADER_MISMATCH:  # a server of MCP 2026 misses a header, or got a wrong one
+            what = "ran nothing, since the tool has changed and is being listed again; call it again"
+        super().__init__(server, what)
 
 
 def required_pages(data: object) -> dict[str, dict[str, Any]]:

@@ -32,9 +32,6 @@ from smcp_proto.schemas import config as schemas
 Negotiation = Literal["auto", "legacy"]
 _CLIENT: Final = types.Implementation(name="smcp-computer", version=version("smcp-computer"))
 NOT_DELIVERED: Final = "did not take a message"
-TOO_SLOW: Final = "did not take a message in time"
-FORGOTTEN: Final = "does not know its session any more"
-_SESSION: Final = "mcp-session-id"
 
 
 @dataclass(frozen=True)
@@ -148,8 +145,8 @@ async def _streamable(
     async def on_response(response: httpx2.Response) -> None:
         is_json = response.headers.get("content-type", "").lower().startswith("application/json")
         if response.request.method == "POST":
-            if response.status_code == 404 and _SESSION in response.request.headers:
-                watch.end(FORGOTTEN)
+            if response.status_code == 404 and "mcp-session-id" in response.request.headers:
+                watch.end("does not know its session any more")
             watch.refused = answered(response.status_code) if _refuses(response.status_code, is_json) else ""
         if is_json:
             response.aread = _bounded(response, max_message + ROOM, watch.max_values)  # type: ignore[method-assign]
@@ -262,7 +259,8 @@ async def _sse(parameters: schemas.MCPSSEParameters) -> AsyncIterator[Streams]:
             try:
                 response = await super().send(request, **options)
             except httpx2.HTTPError as error:
-                tasks.start_soon(fail, TOO_SLOW if isinstance(error, httpx2.TimeoutException) else NOT_DELIVERED)
+                is_late = isinstance(error, httpx2.TimeoutException)
+                tasks.start_soon(fail, f"{NOT_DELIVERED} in time" if is_late else NOT_DELIVERED)
                 raise
             if response.is_error:
                 tasks.start_soon(fail, f"{NOT_DELIVERED}: it {answered(response.status_code)}")
