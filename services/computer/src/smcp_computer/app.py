@@ -307,16 +307,16 @@ class Membership:
         return self._opened(generation, await self._join(), "in")
 
     async def _join(self) -> int | None:
-        outbox, index = self._computer.outbox, self._computer.resources.index
+        outbox, resources = self._computer.outbox, self._computer.resources
         before = outbox.state()
         self._overtaken = 0
         said = {"role": "computer", "name": self._name, "office_id": self._office}
-        body = orjson.dumps({**said, "capabilities": index.capabilities})
+        body = orjson.dumps({**said, "capabilities": resources.index.capabilities})
         joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)
         self._claimed = True
         self._revision = joined.revision
         if joined.taken_up:  # the process before this one was restarted: Agents saw nobody enter
-            outbox.changed_all(index.capabilities)
+            resources.changed_all()
         elif not joined.unchanged:  # Agents that saw us enter ask for everything; what changed meanwhile is sent
             outbox.drop(before.__contains__)
         return joined.tenure

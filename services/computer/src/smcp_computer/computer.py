@@ -278,7 +278,7 @@ class Computer:
         known = config.host.keys() & before.host.keys()
         if any(config.host[name].allow != before.host[name].allow for name in known):
             self.resources.subscriptions.drop()
-            self.outbox.changed_all(capabilities)
+            self.resources.changed_all()
         return changes
 
     async def _release(self, changes: Changes, capabilities: Mapping[str, Any]) -> None:

@@ -144,7 +144,7 @@ class GatewayMembership:
     async def joined(self, connection: Connection) -> None:
         self._problem = None
         if self._restart and not self.has_joined.is_set():  # it may be in the place of a process that was restarted
-            self.computer.outbox.changed_all(self.computer.resources.index.capabilities)
+            self.computer.resources.changed_all()
         self.has_joined.set()
         self.computer.in_office(new_tenure=True)
         self.computer.outbox.resume()

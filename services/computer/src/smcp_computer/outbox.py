@@ -81,13 +81,6 @@ class ComputerOutbox(Outbox):
             for verb, body in held.items():
                 self.put(Key(verb), body)
 
-    def changed_all(self, capabilities: Mapping[str, Any]) -> None:
-        """Another process was this Computer before: all that Agents know of it may be old."""
-        for verb in (CONFIG, TOOL_LIST, DESKTOP, FINDER):
-            self.changed(verb)
-        self.changed(CAPABILITIES, capabilities=capabilities)
-        self.missed()
-
     def resource_updated(self, agent: str | None, server: str, uri: str, title: str | None) -> None:
         """A resource changed that the Agent has subscribed to. `title`: as the server's list has it."""
         params = {"uri": uri}
@@ -139,6 +132,13 @@ class OfferedResources:
         announced. Leaves of Agents, and changes, may have been missed."""
         self._entered = True
         self.subscriptions.drop()
+
+    def changed_all(self) -> None:
+        """Another process was this Computer before, or its rights changed: all that Agents know of it may be old."""
+        for verb in (CONFIG, TOOL_LIST, DESKTOP, FINDER):
+            self.outbox.changed(verb)
+        self.outbox.changed(CAPABILITIES, capabilities=self.index.capabilities)
+        self.outbox.missed()
 
     def _on_event(self, event: events.ServerEvent) -> None:
         match event:

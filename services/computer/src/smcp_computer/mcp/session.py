@@ -86,10 +86,8 @@ class Connection:
         """By tool: the header that repeats a parameter, by the parameter's path. In MCP 2026 over HTTP alone."""
 
     async def ping(self, *, timeout: float) -> None:
-        """Ask whether the server is there: each answer of it will do, also an error.
-
-        Raises TimeoutError, and ServerFailed: HTTP answered in its place.
-        """
+        """Ask whether the server is there: each answer of it will do, also an error; `watch` tells whether one came.
+        Raises ServerFailed: HTTP answered in its place."""
         self.watch.refused = ""
         try:
             try:
@@ -97,10 +95,8 @@ class Connection:
             except errors.ServerTimedOut:
                 self._ping = "tools/list"  # some servers know no ping, and do not say so; this one they answered before
                 await self.send(self._ping, timeout=timeout / 2)
-        except errors.ServerTimedOut:
-            raise TimeoutError from None
-        except errors.ServerDied:
-            pass  # `watch.ended` is set
+        except (errors.ServerTimedOut, errors.ServerDied):
+            pass
         except errors.ServerError:
             if self.watch.refused:
                 raise errors.ServerFailed(self.watch.refused) from None
