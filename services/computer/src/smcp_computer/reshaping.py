@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import anyio
@@ -150,10 +150,7 @@ class Results:
         params: Mapping[str, Any],
     ) -> dict[str, Any]:
         """A result with what came out of it: in its `meta`, or in place of its content (`replace`). That of a tool that
-        failed stays as it is.
-
-        Raises NotReshaped: then `marked` is what the Agent gets.
-        """
+        failed stays as it is. Raises NotReshaped: the Agent gets it as it is, too, with `FAILED` in its `meta`."""
         if result.get("isError") is True:
             return result
         # in a thread: an object of some MB takes a second, in which others get their answers
@@ -180,19 +177,12 @@ class Results:
         request = exact_json.written(event)
         if len(request) > self.max_bytes:
             raise NotReshaped(f"the result has more than {self.max_bytes} bytes")
+        run = partial(vrl_worker.run, script, request, self.max_bytes, self.memory)
         async with self._slots:
             try:
                 await to_process.run_sync(vrl_worker.prepare, self.memory, limiter=self._processes)
                 async with asyncio.timeout(self.run_s):
-                    made, why = await to_process.run_sync(
-                        vrl_worker.run,
-                        script,
-                        request,
-                        self.max_bytes,
-                        self.memory,
-                        cancellable=True,
-                        limiter=self._processes,
-                    )
+                    made, why = await to_process.run_sync(run, cancellable=True, limiter=self._processes)
             except TimeoutError:
                 raise NotReshaped(f"the script did not end within {self.run_s:g} s") from None
             except (anyio.BrokenWorkerProcess, MemoryError):
