@@ -246,6 +246,19 @@ async def test_beside_two_systems_the_operator_has_to_say_which_is_meant(
         assert f"SMCP_NATS_CREDS={credential}  # http://127.0.0.1:{port}" in ended.stderr
 
 
+async def test_a_broken_credential_of_the_system_that_runs_here_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credential = tmp_path / "creds.json"
+    credential.touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with advertise_run("nats://127.0.0.1:1", credential, "http://127.0.0.1:8001"):
+        ended = await smcp("offices")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: {credential}: is not a JSON object")
+    assert len(ended.stderr.splitlines()) == 1
+
+
 class Switch(Level):
     def set(self, level: str) -> None:
         self.name = level
