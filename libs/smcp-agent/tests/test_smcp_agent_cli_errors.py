@@ -42,6 +42,19 @@ async def test_an_error_ends_with_1_and_is_json_for_programs() -> None:
         }  # fmt: skip
 
 
+async def test_a_taken_seat_is_an_error_that_says_when_it_is_free_again() -> None:
+    async with fake_gateway() as gateway:
+
+        async def refuse(data: JsonObject) -> Any:
+            return [False, "403 the office has an Agent already: 'smcp-mcp'", {"holder": "smcp-mcp", "since": "2026"}]
+
+        gateway.answers["server:join_office"] = refuse
+        code, _, err = await run(gateway, "list")
+        assert code == 1
+        assert "'smcp-mcp'" in err
+        assert "some minutes after its last request" in err
+
+
 async def test_a_forbidden_tool_gets_no_other_hint() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("read_file")]

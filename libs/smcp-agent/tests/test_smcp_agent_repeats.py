@@ -21,7 +21,7 @@ def failed_attempts(caplog: pytest.LogCaptureFixture) -> int:
 async def test_a_call_in_flight_is_repeated_after_the_restart_of_the_only_gateway(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO", logger="smcp_agent.connecting.link")
+    caplog.set_level("DEBUG", logger="smcp_agent.connecting.link")
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         answered_the_second_time(gateway)
         call = asyncio.create_task(agent.call_tool("red", "slow", timeout=60))
@@ -35,6 +35,16 @@ async def test_a_call_in_flight_is_repeated_after_the_restart_of_the_only_gatewa
         assert "a2c_repeat" not in first
         assert type(repeat["a2c_repeat"]) is int
         assert repeat["timeout"] <= first["timeout"]
+
+
+async def test_an_outage_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="smcp_agent.connecting.link")
+    async with fake_gateway() as gateway, agent_at(gateway):
+        await gateway.stop()
+        await eventually(lambda: failed_attempts(caplog) >= 3)
+        shown = [record for record in caplog.records if record.levelname != "DEBUG"]
+        assert sum("not connected yet" in record.getMessage() for record in shown) == 1
+        await gateway.start()
 
 
 MAY_HAVE_RUN = {"code": 503, "message": "the connection broke", "details": {"may_have_run": True}}

@@ -65,7 +65,7 @@ async def open_service_bus(
             measure_bus(metrics, bus)
             yield bus
     except BusError as error:
-        raise Failure(f"NATS: {describe(error)}{hint}") from error
+        raise Failure(f"NATS (SMCP_NATS_URL): {describe(error)}{hint}") from error
 
 
 class LevelQuestion(BaseModel):

@@ -122,7 +122,7 @@ async def open_service(
 
             computer = await enter(open_gateway_computer(settings, token=token_of(settings), **options))
         else:
-            hint = " (SMCP_NATS_URL says where it is; --gateway needs no NATS)"
+            hint = "; --gateway needs no NATS"
             bus = await enter(
                 open_service_bus("smcp-computer", settings, credentials, readiness, metrics, stats, hint=hint)
             )

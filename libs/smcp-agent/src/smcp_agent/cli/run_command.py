@@ -19,7 +19,7 @@ from rich.progress import Progress
 from smcp_agent.cli.output import print_error, print_event, print_hint, print_json
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import Token
-from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, SmcpError
+from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, NotAuthenticated, SmcpError
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -161,6 +161,8 @@ def _hint(error: SmcpError) -> str:
     match error:
         case NotAuthenticated():
             return "Give your key or token by --token (SMCP_TOKEN). The key of your own `smcp up` is found without."
+        case JoinRefused() if "holder" in error.details:
+            return "It leaves when its program ends; an MCP client over HTTP some minutes after its last request."
         case CannotConnect():
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case _:

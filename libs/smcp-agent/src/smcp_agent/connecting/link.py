@@ -305,12 +305,14 @@ class Link:
 
     async def _come_back(self, backoff: Backoff) -> None:
         patience = asyncio.get_running_loop().time() + REFUSED_PATIENCE_S
-        unknown = False
+        unknown, why = False, ""
         while True:
             try:
                 connection = await self._addresses.connect(self._options, self._on_notice)
             except SmcpError as error:
-                logger.info("not connected yet: %s", error.message)
+                level = logging.DEBUG if error.message == why else logging.INFO  # an outage is one line
+                logger.log(level, "not connected yet: %s", error.message)
+                why = error.message
                 if isinstance(error, NotAuthenticated) and unknown:  # the first token may have expired on its way
                     self._refuse(error)
                 unknown = isinstance(error, NotAuthenticated)
