@@ -271,8 +271,8 @@ class ResourceMethods:
         `template`: a `uriTemplate`; `argument`: one of its arguments, which begins with `value`; `chosen`: the other
         arguments, as far as they are chosen. Raises SmcpError: as `read_resource`.
         """
-        reference = {"type": "ref/resource", "uri": template}
-        return await self._complete(computer, reference, argument, value, chosen, server)
+        params = {"ref": {"type": "ref/resource", "uri": template}, "argument": {"name": argument, "value": value}}
+        return await self._complete(computer, params, chosen, server)
 
     async def subscribe_resource(self, computer: str, uri: str, *, server: str | None = None) -> None:
         """Receive changes of a resource as `ResourceUpdated` events, until `unsubscribe_resource`. Raises McpError:
@@ -347,23 +347,17 @@ class ResourceMethods:
         server: str | None = None,
     ) -> JsonObject:
         """What an argument of a prompt may be. As `complete`, with the name of a prompt in place of a template."""
-        reference = {"type": "ref/prompt", "name": name}
-        return await self._complete(computer, reference, argument, value, chosen, server)
+        params = {"ref": {"type": "ref/prompt", "name": name}, "argument": {"name": argument, "value": value}}
+        return await self._complete(computer, params, chosen, server)
 
     async def _complete(
-        self,
-        computer: str,
-        reference: Mapping[str, str],
-        argument: str,
-        value: str,
-        chosen: Mapping[str, str] | None,
-        server: str | None,
+        self, computer: str, params: JsonObject, chosen: Mapping[str, str] | None, server: str | None
     ) -> JsonObject:
-        params: JsonObject = {"ref": reference, "argument": {"name": argument, "value": value}}
         if others := mapping_of("chosen", chosen):
             params["context"] = {"arguments": others}
         answered = await self._rpc.ask_mcp("client:completion/complete", params, computer=computer, server=server)
-        reply_of(CompleteResult, answered.result, f"the completion of {argument!r} that {answered.sender} sent")
+        what = f"the completion of {params['argument']['name']!r} that {answered.sender} sent"
+        reply_of(CompleteResult, answered.result, what)
         completion: JsonObject = answered.result["completion"]
         return completion
 

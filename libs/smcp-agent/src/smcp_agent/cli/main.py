@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 14
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version as version_of
 from inspect import Parameter, Signature, signature
@@ -31,13 +32,12 @@ from smcp_agent.cli.output import (
     print_tools,
     save_binaries,
     show_progress,
-    statuses_json,
     working,
 )
 from smcp_agent.cli.parameters import ARGUMENT_FORMS, convert_texts, read_parameters
-from smcp_agent.cli.run_command import Answer, Options, ask, completions, follow, no_tools, run
+from smcp_agent.cli.run_command import HELP_S, Answer, Options, ask, completions, follow, run
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import BadReply
+from smcp_agent.errors import BadReply, SmcpError
 from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S
 from smcp_proto.catalog import trace_id
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
@@ -195,7 +195,11 @@ async def tools(agent: SmcpAgent, computer: Computer) -> Answer:
     """The tools of a Computer."""
     listed = await agent.get_tools(computer)
     found = [each.model_dump(exclude_unset=True) for each in listed]
-    why = "" if listed else await no_tools(agent, computer)
+    why = ""
+    if not listed:
+        with suppress(SmcpError, TimeoutError):  # not every Computer knows the query
+            async with asyncio.timeout(HELP_S):
+                why = await agent.why_no_tools(computer)
     shown = {"computer": computer, "tools": found, **({"why": why} if why else {})}
     return Answer(shown, lambda: print_tools(listed, why))
 
@@ -203,11 +207,17 @@ async def tools(agent: SmcpAgent, computer: Computer) -> Answer:
 @asks("asking for the states of MCP servers")
 async def status(agent: SmcpAgent, computer: AnyComputer = None) -> Answer:
     """How the MCP servers of the Computers are, and why one has no tools."""
-    names = agent.computers() if computer is None else [computer]
-    found = await asyncio.gather(*map(agent.get_status, names), return_exceptions=True)
-    if computer is not None and isinstance(found[0], BaseException):
-        raise found[0]
-    shown = statuses_json(names, found)
+
+    async def of(name: str) -> dict[str, Any]:
+        try:
+            said = await agent.get_status(name)
+        except SmcpError as error:
+            if computer is not None:
+                raise
+            return {"computer": name, "error": error.body().model_dump()}
+        return {"computer": name, **said.model_dump(exclude_unset=True, exclude={"req_id"})}
+
+    shown = await asyncio.gather(*map(of, agent.computers() if computer is None else [computer]))
     return Answer({"computers": shown}, lambda: print_statuses(shown))
 
 

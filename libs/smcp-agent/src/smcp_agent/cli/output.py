@@ -27,7 +27,7 @@ from smcp_agent.resources import windows
 from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents, as_text
 from smcp_agent.rpc import JsonObject
 from smcp_proto.printable import printable, printable_json, stacked_rows
-from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
+from smcp_proto.schemas import SessionInfo, SMCPTool, ToolProgress
 
 MAX_ROWS: Final = 200
 """Rows of a table with a border, which takes rich a few milliseconds for each row; more rows are printed stacked."""
@@ -215,19 +215,6 @@ def print_completion(completion: JsonObject) -> None:
         print_hint("No value begins with that.")
     elif completion.get("hasMore"):
         print_hint("There are more values: give more of the beginning.")
-
-
-def statuses_json(computers: Sequence[str], answers: Sequence[GetStatusRet | BaseException]) -> list[dict[str, Any]]:
-    """The statuses of Computers; of one that could not say, why."""
-    found: list[dict[str, Any]] = []
-    for computer, each in zip(computers, answers, strict=True):
-        if isinstance(each, SmcpError):
-            found.append({"computer": computer, "error": each.body().model_dump()})
-        elif isinstance(each, BaseException):
-            raise each
-        else:
-            found.append({"computer": computer, **each.model_dump(exclude_unset=True, exclude={"req_id"})})
-    return found
 
 
 def print_statuses(statuses: Sequence[dict[str, Any]]) -> None:

@@ -75,14 +75,6 @@ def completions(
         return []
 
 
-async def no_tools(agent: SmcpAgent, computer: str) -> str:
-    """Why a Computer lists no tools; empty where it lists some, or does not say soon: not all know the query."""
-    with suppress(SmcpError, TimeoutError):
-        async with asyncio.timeout(HELP_S):
-            return "" if await agent.tools(computer) else await agent.why_no_tools(computer)
-    return ""
-
-
 class Answer(NamedTuple):
     json: Mapping[str, Any]
     show: Callable[[], None]
