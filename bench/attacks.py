@@ -61,6 +61,11 @@ class Target:
             yield eve, evil
 
 
+async def nothing(target: Target) -> None:
+    """How much the machine alone changes from one phase to the next."""
+    await asyncio.Event().wait()
+
+
 async def compressed_bodies(target: Target) -> None:
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     body = b"".join([*(packer.compress(bytes(MIB)) for _ in range(256)), packer.flush()])
@@ -190,6 +195,18 @@ async def trickled_chunks(target: Target) -> None:
         await client.close()
 
 
+async def leases_of_gateways(target: Target) -> None:
+    """Of a Computer's credential: 40 gateways without clients, which would take those of the others."""
+    client = await nats.connect(target.nats_url)
+    try:
+        while True:
+            for number in range(40):
+                await client.request(subjects.hosts("evil", f"p{number}", "lease"), b'{"sockets":0,"accepting":true}')
+            await asyncio.sleep(1)
+    finally:
+        await client.close()
+
+
 async def calls_without_end(target: Target) -> None:
     body = '{"agent":"eve","req_id":"1","computer":"nobody"}'
     async with target.client() as eve:
@@ -234,6 +251,7 @@ def _call(number: int, tool: str) -> str:
 
 Attack = Callable[[Target], Awaitable[None]]
 ATTACKS: Final[dict[str, Attack]] = {
+    "nothing": nothing,
     "compressed bodies": compressed_bodies,
     "half-sent headers": half_sent_headers,
     "large messages of unauthenticated clients": large_messages,
@@ -245,6 +263,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "lists of many tools": lists_of_many_tools,
     "tools without rights": tools_without_rights,
     "trickled chunks": trickled_chunks,
+    "leases of gateways": leases_of_gateways,
     "calls without end": calls_without_end,
     "announcements without end": announcements_without_end,
     "long traceparents": traceparents,

@@ -29,7 +29,6 @@ from rich.table import Table
 from bench import published_env
 from bench.attacks import ATTACKS, Attack, Target
 from bench.processes import (
-    BIN,
     cpu_of_one,
     line_of,
     services_env,
@@ -45,6 +44,11 @@ PAUSE_S: Final = 0.1
 PHASES: Final = ("before", "during", "after")
 SHARES: Final = ("CPU %", "waits %")
 """Of the time: what the gateway ran, and what it waited for a CPU that others had, the attacker among them."""
+COLUMNS: Final = (
+    *("attack", "services", "calls/s", "p99 ms", "÷", "failed", "evicted", "CPU µs", "cut off"),
+    *SHARES,
+    "load",
+)
 
 
 @dataclass
@@ -87,7 +91,18 @@ class System:
         await asyncio.wait([attacking])
 
 
-def open_system(stack: contextlib.ExitStack, offices: int, sources: str) -> System:
+@dataclass(frozen=True)
+class Services:
+    """Of one revision."""
+
+    python: Path = Path(sys.executable)
+    sources: str = ""
+    """The import path of its packages, unless they are those that are installed."""
+    knows_rights: bool = True
+    """Whether a key can have patterns of tools."""
+
+
+def open_system(stack: contextlib.ExitStack, offices: int, services: Services) -> System:
     files = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     _, nats_url = start_nats(stack, files)
     key, entry = new_key(subject="bench", offices=["*"], roles=["agent", "computer"], names=["*"])
@@ -97,10 +112,12 @@ def open_system(stack: contextlib.ExitStack, offices: int, sources: str) -> Syst
     keys.touch(0o600)
     # an older revision does not know all fields
     entries = [each.model_dump(mode="json", exclude_defaults=True) for each in (entry, limited)]
+    entries[1] = {name: value for name, value in entries[1].items() if services.knows_rights or name != "tools"}
     keys.write_text(json.dumps({"keys": entries}))
-    env = services_env(nats_url) | {"SMCP_AUTH_KEYS": str(keys), "PYTHONPATH": sources}
-    start(stack, BIN / "smcp-registry", env=env)
-    gateway = start(stack, BIN / "smcp-gateway", env=env)
+    env = services_env(nats_url) | {"SMCP_AUTH_KEYS": str(keys), "PYTHONPATH": services.sources}
+    env["SMCP_REBALANCE_S"] = "4"  # there is one gateway, so nobody moves unless an attacker makes it believe in others
+    start(stack, services.python, "-m", "smcp_registry", env=env)
+    gateway = start(stack, services.python, "-m", "smcp_gateway", env=env)
     url = line_of(gateway, "http://").split()[-1]
     wait_until_ready(url)
     common = ("--url", url, "--offices", str(offices))
@@ -112,32 +129,34 @@ def open_system(stack: contextlib.ExitStack, offices: int, sources: str) -> Syst
     return System(Target(url, nats_url, key, limited_key), psutil.Process(gateway.pid), agents, offices)
 
 
-def sources_of(revision: str, directory: Path) -> str:
-    """The import path of the packages of a revision, unpacked into that directory."""
-    command = ["git", "archive", revision, "libs", "services"]
+def services_of(revision: str, directory: Path) -> Services:
+    """Those of a revision, unpacked into that directory, with its own libraries (below `build`)."""
+    command = ["git", "archive", revision, "libs", "services", "requirements.lock"]
     archive = subprocess.run(command, cwd=published_env.ROOT, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(directory, filter="data")
-    return ":".join(map(str, sorted(directory.glob("*/*/src"))))
+    python = published_env.python(f"services-{revision}", directory / "requirements.lock")
+    knows_rights = any("tools: " in file.read_text() for file in directory.glob("*/*/src/*/**/grants.py"))
+    return Services(python, ":".join(map(str, sorted(directory.glob("*/*/src")))), knows_rights)
 
 
 def run(attacks: list[str], offices: int, seconds: float, against: str | None, nice: int) -> None:
     table = Table(title=f"{offices} offices, {seconds:g} s each: before / during / after")
-    for column in ("attack", "services", "calls/s", "p99 ms", "÷", "failed", "evicted", "CPU µs", "cut off", *SHARES):
+    for column in COLUMNS:
         table.add_column(column, justify="right" if column != "attack" else "left")
     with tempfile.TemporaryDirectory() as directory:
-        services = {"this": ""} if against is None else {against: sources_of(against, Path(directory)), "this": ""}
+        others = {} if against is None else {against: services_of(against, Path(directory))}
         for attack in attacks:
-            for name, sources in services.items():
+            for name, services in (others | {"this": Services()}).items():
                 with contextlib.ExitStack() as stack:
-                    system = open_system(stack, offices, sources)
+                    system = open_system(stack, offices, services)
                     system.measure("warm-up", seconds / 5)
                     system.measure("before", seconds)
                     with ThreadPoolExecutor(1, initializer=os.nice, initargs=(nice,)) as attacker:  # it alone is nice
                         attacker.submit(asyncio.run, system.attacked(ATTACKS[attack], seconds)).result()
                     system.measure("after", seconds)
                 table.add_row(attack, name, *cells(system))
-    Console(width=170).print(table)
+    Console(width=180).print(table)
 
 
 def cells(system: System) -> list[str]:
@@ -152,6 +171,7 @@ def cells(system: System) -> list[str]:
         str(len(system.cut_off)),
         " / ".join(f"{each['cpu']:.0%}" for each in figures),
         " / ".join(f"{each['waited']:.0%}" for each in figures),
+        f"{os.getloadavg()[0]:.1f}",
     ]
 
 
