@@ -33,6 +33,7 @@ from tests.e2e.hostile.mcp_guests import (
 )
 from tests.e2e.hostile.members import (
     a_computer_at_nats,
+    a_computer_at_nats_elsewhere,
     a_computer_at_nats_that_answers,
     a_computer_at_the_gateway,
     a_computer_that_answers,
@@ -80,11 +81,12 @@ ATTACKS: Final[dict[str, tuple[Attack, float]]] = {
     "HTTP at health ports": (unauthenticated_at_health_ports, 0.05),
     "HTTP at smcp-mcp, unauthenticated": (unauthenticated_at_smcp_mcp, 0.1),
     "Socket.IO, unauthenticated": (unauthenticated_socketio, 0.1),
-    "an Agent": (an_agent, 0.2),
+    "an Agent": (an_agent, 0.17),
     "a Computer at the gateway": (a_computer_at_the_gateway, 0.1),
     "a Computer that answers": (a_computer_that_answers, 0.1),
     "a Computer at NATS": (a_computer_at_nats, 0.05),
     "a Computer at NATS that answers": (a_computer_at_nats_that_answers, 0.05),
+    "a Computer at NATS, elsewhere": (a_computer_at_nats_elsewhere, 0.03),
     "an MCP server that is called": (an_mcp_server_that_is_called, 0.03),
     "an MCP server that is asked": (an_mcp_server_that_is_asked, 0.06),
     "an MCP server that starts": (an_mcp_server_that_starts, 0.01),

@@ -266,6 +266,17 @@ async def test_a_client_may_say_the_url_that_it_connects_to_by_a_name_that_is_al
             assert await status(server, headers={"Origin": origin, "Host": "office.example"}) == answer
 
 
+@pytest.mark.parametrize("said", [b"200-ok", b"10\xf0\x9f0-continue"])
+async def test_an_expectation_that_is_not_known_is_417_and_not_logged(
+    said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving() as server, line(server) as (reader, writer):
+        writer.write(b"GET /x HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: " + said + b"\r\n\r\n")
+        assert (await ended(reader)).startswith(b"HTTP/1.1 417 ")
+    assert not [record for record in caplog.records if record.name.startswith("aiohttp")]
+
+
 async def test_malformed_requests_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with serving() as server:

@@ -181,3 +181,16 @@ def test_only_head_and_tail_of_an_oversized_line_are_kept() -> None:
     assert (cut.head[:5], cut.tail[-5:], len(cut.head), len(cut.tail)) == ("headx", "xtail", KEPT, KEPT)
     assert cut.size == 500_008
     assert after == "after"
+
+
+@pytest.mark.parametrize("said", ["1", "0", '"true"'])
+async def test_a_result_whose_is_error_is_no_boolean_is_not_valid(said: str) -> None:
+    async with asyncio.timeout(50), server("stdio") as raw:
+        with pytest.raises(BadAnswer, match="'raw' sent a result that is not valid"):
+            await say(raw, FINE.replace("}]}", f'}}],"isError":{said}}}'))
+
+
+async def test_an_is_error_of_null_is_none() -> None:
+    async with asyncio.timeout(50), server("stdio") as raw:
+        text = FINE.replace("}]}", '}],"isError":null}')
+        assert "isError" not in await raw.call("say", {"text": text}, timeout=60)

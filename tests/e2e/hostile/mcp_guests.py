@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import aiohttp
 
+from smcp_proto import catalog
 from smcp_testing.event_payloads import GOOD
 from smcp_testing.mcp_servers import configs
 from smcp_testing.mcp_service import INITIALIZE
 from smcp_testing.waiting import eventually
 from tests.e2e.hostile.mutations import ACCEPTED, Mutator
+from tests.e2e.hostile.rows import wrong_mcp_answer, wrong_reply
 from tests.e2e.hostile.target import (
     ANSWER_S,
     AT_ONCE,
@@ -46,8 +48,6 @@ SERVERS_OF_A_FILE: Final = 5
 STREAM_S: Final = 0.3
 """How long a client reads a stream that does not end."""
 CONNECTIONS: Final = 25
-FAILED: Final = -32603
-"""JSON-RPC's code of an internal error."""
 
 
 async def an_mcp_server_that_is_called(target: Target, make: Mutator, count: int) -> Counter[str]:
@@ -60,7 +60,9 @@ async def an_mcp_server_that_is_called(target: Target, make: Mutator, count: int
                 said[number] = make.tool_result()
                 await call(socket, number, make, VICTIM.name, "say", {"text": said[number], "big": 10})
             answers = await acknowledged(socket, set(said))
-            seen.update(target.outcome(answers[number], text) for number, text in said.items())
+            for number, text in said.items():
+                wrong = wrong_reply(catalog.CATALOG["client:tool_call"], answers[number])
+                seen[target.outcome(answers[number], text, wrong)] += 1
     return seen
 
 
@@ -77,11 +79,13 @@ async def an_mcp_server_that_is_asked(target: Target, make: Mutator, count: int)
                 await call(socket, number, make, VICTIM.name, "script", params, timeout=int(ANSWER_S))
             kept = await acknowledged(socket, set(said))
             assert not (other := [answer for answer in kept.values() if answer != {"content": []}]), other
-            for number, (method, _) in said.items():
-                event = make.random.choice(ASKED[method])
+            events = {number: make.random.choice(ASKED[method]) for number, (method, _) in said.items()}
+            for number, event in events.items():
                 await socket.send_str(f"42/smcp,{number}" + json.dumps([event, _request(event, number)]))
             answers = await acknowledged(socket, set(said))
-            seen.update(target.outcome(answers[number], answer) for number, answer in said.items())
+            for number, event in events.items():
+                wrong = wrong_reply(catalog.CATALOG[event], answers[number])
+                seen[target.outcome(answers[number], (event, *said[number]), wrong)] += 1
     return seen
 
 
@@ -111,6 +115,7 @@ async def an_mcp_server_that_starts(target: Target, make: Mutator, count: int) -
             async def settled(names: list[str] = names, states: dict[str, str] = states) -> bool:
                 await socket.send_str("42/smcp,1" + json.dumps(["client:get_status", _request("client:get_status", 1)]))
                 answer = (await acknowledged(socket, {1}))[1]
+                assert not (wrong := wrong_reply(catalog.CATALOG["client:get_status"], answer)), wrong
                 states.update({server["name"]: server["state"] for server in answer["servers"]})
                 return all(states.get(name, "starting") != "starting" for name in names)
 
@@ -141,13 +146,13 @@ async def an_mcp_client(target: Target, make: Mutator, count: int) -> Counter[st
             try:
                 async with http.request(method, url + query, data=body, headers=headers) as answer:
                     streams = method == "GET" or b"/listen" in body
+                    text = ""
                     with suppress(TimeoutError):
                         async with asyncio.timeout(STREAM_S if streams else None):
-                            if f'"code":{FAILED}' in (await answer.text()).replace(" ", ""):
-                                target.failed.append((method, body, headers))
+                            text = await answer.text()
+                    if wrong := wrong_mcp_answer(body, answer.status, answer.content_type, text):
+                        target.failed.append((wrong, method, query, body, headers, text[:300]))
                     seen[str(answer.status)] += 1
-                    if answer.status >= 500:
-                        target.failed.append((method, body, headers))
             except aiohttp.ClientConnectionError:
                 seen["closed"] += 1
 

@@ -267,12 +267,13 @@ class Mutator:
 
     def http(self) -> bytes:
         """A request of HTTP, or almost one."""
-        method = self.random.choice(["GET", "POST", "PUT", "OPTIONS", "HEAD", "PRI", "get", "\x00"])
+        method = self.random.choice([*["GET", "POST"] * 3, "PUT", "OPTIONS", "HEAD", "PRI", "get", "\x00"])
         headers = "\r\n".join(self.random.sample(HEADERS, self.random.randrange(6)))
-        head = f"{method} {self.random.choice(PATHS)} HTTP/{self.random.choice(['1.1', '1.1', '1.0', '2.0', '9'])}\r\n"
+        head = f"{method} {self.random.choice(PATHS)} HTTP/{self.random.choice([*['1.1'] * 8, '1.0', '2.0', '9'])}\r\n"
         body = self.text(GOOD["server:join_office"]) if self.random.random() < 0.5 else b""
-        request = f"{head}Connection: close\r\n{headers}\r\n\r\n".encode() + body
-        return self.spoilt(request) if self.random.random() < 0.4 else request
+        host = "" if "Host: " in headers or self.random.random() < 0.1 else "Host: 127.0.0.1\r\n"
+        request = f"{head}{host}Connection: close\r\n{headers}\r\n\r\n".encode() + body
+        return self.spoilt(request) if self.random.random() < 0.3 else request
 
     def mcp_request(self, session: str) -> tuple[str, bytes, dict[str, str]]:
         """The HTTP method, body and headers of an MCP client's request or notification."""
@@ -297,7 +298,8 @@ class Mutator:
     def tool_result(self) -> str:
         """What the tool `say` of `smcp_testing.mcp_servers.raw` answers a call with."""
         content = [{"type": "text", "text": "a"}, {"type": "image", "data": "AAAA", "mimeType": "image/png"}]
-        return self._mcp_answer({"content": content, "isError": False, "structuredContent": {"a": 1}})
+        more = {"structuredContent": {"a": 1}, "_meta": {"b": 1}, "meta": {"c": 1}}
+        return self._mcp_answer({"content": content, "isError": False, **more})
 
     def mcp_result(self, method: str) -> str:
         """What `smcp_testing.mcp_servers.scripted` answers a request of that method with."""

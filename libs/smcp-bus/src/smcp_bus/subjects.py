@@ -145,7 +145,8 @@ def request_handler(dispatcher: Dispatcher) -> RequestHandler:
             row, caller = route(incoming.subject, incoming.headers)
         except ValueError:
             _log.debug("a request on a subject of no known form", extra={"subject": incoming.subject})
-            return to_reply(failed(ErrorBody(code=ErrorCode.MALFORMED, message="no such event")))
+            refusal = ErrorBody(code=ErrorCode.MALFORMED, message="no such event", details={"field": ""})
+            return to_reply(failed(refusal))
         answer = await dispatcher.dispatch(
             row,
             caller,

@@ -8,9 +8,10 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -37,6 +38,8 @@ CHUNK: Final = 128
 CHUNKS: Final = 256
 """Chunks beyond that which a connection may send: 3 ms."""
 SHUTDOWN_S: Final = 1.0
+CONTINUE: Final = "100-continue"
+"""All that `Expect` may say (RFC 9110, 10.1.1)."""
 UNCHECKED: Final = frozenset({"/livez", "/readyz"})
 """Paths for any `Host`: load balancers ask by address, and there is nothing to read."""
 
@@ -303,6 +306,8 @@ async def listening(
     )
     await runner.setup()
     try:
+        assert runner.server is not None
+        runner.server.request_handler = partial(_expecting, runner.server.request_handler)
         make = cast("Callable[[], asyncio.Protocol]", runner.server)
         loop = asyncio.get_running_loop()
         try:
@@ -314,6 +319,15 @@ async def listening(
             yield Listener(str(address[0]), int(address[1]), unauthenticated)
     finally:
         await runner.cleanup()
+
+
+async def _expecting(answer: Callable[..., Awaitable[web.StreamResponse]], request: web.BaseRequest) -> Any:
+    """aiohttp looks at `Expect` before it calls a middleware. Its 417 repeats it: a 500 where that is no text."""
+    if request.headers.get("Expect", CONTINUE).lower() == CONTINUE:
+        return await answer(request)
+    response = web.Response(status=417, headers={"Cache-Control": "no-store"})
+    response.force_close()
+    return response
 
 
 def _checking(rules: EdgeRules) -> Middleware:

@@ -24,12 +24,16 @@ class Peer:
         await self.client.flush()
         await self.client.flush()
 
+    async def refusals(self) -> list[str]:
+        """What the server has refused since the last question, in its words; each has the subject in lower case."""
+        await self.flushed()
+        said = [text.lower() for text in self._refusals if "permissions violation" in text.lower()]
+        self._refusals.clear()
+        return said
+
     async def refused(self) -> bool:
         """Whether the server refused anything since the last question."""
-        await self.flushed()
-        said = [text for text in self._refusals if "permissions violation" in text]
-        self._refusals.clear()
-        return bool(said)
+        return bool(await self.refusals())
 
     async def may_publish(self, subject: str, body: bytes = b"{}") -> bool:
         await self.client.publish(subject, body)

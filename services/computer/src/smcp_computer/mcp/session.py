@@ -39,6 +39,7 @@ _log = logging.getLogger("smcp_computer.mcp.session")
 
 MAX_TOOLS: Final = 10_000
 """Of one server: each is listed to every Agent of the office, with its schema. Models are given some hundreds."""
+NOT_VALID: Final = "sent a result that is not valid"
 PINGS: Final = ("ping", "server/discover")
 """The requests that ask whether a server is there, in MCP 2025 and MCP 2026. Measured with SDK 2.3: servers of 2026
 refuse `ping` (-32601), and each of them answers `server/discover`."""
@@ -210,7 +211,11 @@ class Connection:
             try:
                 _shape(self.version).validate_python(result, by_name=False)
             except ValidationError:
-                raise errors.BadAnswer(self.server, "sent a result that is not valid") from None
+                raise errors.BadAnswer(self.server, NOT_VALID) from None
+            if result.get("isError") is None:
+                result.pop("isError", None)
+            elif not isinstance(result["isError"], bool):  # 1 and "true" are valid to the SDK, and not to an Agent
+                raise errors.BadAnswer(self.server, NOT_VALID)
         if result.get("resultType") == "input_required" and not may_ask:
             raise errors.BadAnswer(self.server, f"asks for input for {method}, which is supported for tools only")
         return result
