@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -31,6 +32,20 @@ VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dic
 def test_written_json_is_read_back_unchanged(value: Any) -> None:
     text = exact_json.written(value)
     assert repr(exact_json.read(text)) == repr(value) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 70_000, list(range(3000)), [{"name": "n"}] * 300], ids=["text", "list", "fields"]
+)
+def test_written_json_takes_the_memory_of_its_length(value: Any) -> None:
+    exact_json.written(value)
+    tracemalloc.start()
+    try:
+        text = exact_json.written(value)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < len(text) + 1024
 
 
 def test_keys_are_sorted_with_numbers_of_any_size_too() -> None:

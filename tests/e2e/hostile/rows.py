@@ -190,7 +190,8 @@ RESULTS: Final[Mapping[str, tuple[type[BaseModel], ...]]] = {
 """Of requests to smcp-mcp; any other is answered with an empty result, a stream, or an error."""
 MCP_STATUSES: Final = frozenset({200, 202, 400, 404, 405, 406, 408, 409, 413, 415, 429})
 FAILED: Final = -32603
-"""JSON-RPC's code of an internal error."""
+"""JSON-RPC's code of an internal error, and of what an office refuses for another reason than the request."""
+REFUSED: Final = re.compile(r"error (404|408|413|429|503): ")
 
 
 def wrong_mcp_answer(request: bytes, status: int, kind: str, text: str) -> str:
@@ -218,7 +219,8 @@ def _wrong_message(request: Any, status: int, text: str) -> str:
     except ValidationError as wrong:
         return f"no JSON-RPC: {wrong}"
     if isinstance(message, mcp_types.JSONRPCError):
-        return "an internal error" if message.error.code == FAILED else ""
+        failed = message.error.code == FAILED and not REFUSED.match(message.error.message)
+        return f"an internal error: {message.error.message}" if failed else ""
     if status != 200:
         return f"a {status} is no error"
     if not isinstance(message, mcp_types.JSONRPCResponse) or not isinstance(request, dict):

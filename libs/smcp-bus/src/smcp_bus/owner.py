@@ -99,6 +99,7 @@ class Owner:
             "running_calls": len(self._running),
             "ended_calls": len(self._ended),
             "kept_results": len(self._kept),
+            "kept_result_bytes": self.kept_bytes,
             "kept_cancels": len(self._tombstones),
         }
 

@@ -12,6 +12,7 @@ Not for tests of how a program starts, of other signals that it gets, or of what
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import marshal
 import os
@@ -60,6 +61,8 @@ COMMANDS: Final = (
     "uvicorn.protocols.websockets.auto",
 )
 """What our own commands and the MCP servers of the tests import: one fork server has started once for all of them."""
+GIVE_BACK: Final = signal.SIGUSR2
+"""At this signal what was forked collects its garbage and gives freed memory back: what it has then is in use."""
 SHARED: Final = "FORK_SERVER_OF_TESTS"
 """The variable in which the workers of pytest-xdist find the fork server that was started for all of them."""
 _WISH_S: Final = 30.0
@@ -261,6 +264,7 @@ def _become(wish: bytes, streams: list[int]) -> None:
     """Take the streams, the directory, the environment and the arguments."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(GIVE_BACK, _give_back)
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -275,6 +279,12 @@ def _become(wish: bytes, streams: list[int]) -> None:
     os.environ.update(environ)
     sys.argv[1:] = arguments
     sys.path[:0] = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+
+
+def _give_back(*_: object) -> None:
+    gc.collect()
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # glibc
+        trim(0)
 
 
 def _run(wish: bytes) -> int:

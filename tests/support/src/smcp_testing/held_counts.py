@@ -20,7 +20,7 @@ from smcp_testing.waiting import eventually
 PER_CONNECTION: Final = (AsyncSocket, Connection, Outbox, Session, Office, SocketIoComputer)
 """Kinds of objects of a gateway that belong to one connection or to the offices that it was in."""
 
-FOR_SOME_TIME: Final = frozenset({"ended_calls", "kept_results", "kept_cancels"})
+FOR_SOME_TIME: Final = frozenset({"ended_calls", "kept_results", "kept_result_bytes", "kept_cancels"})
 """What a gateway or a Computer keeps of calls that have ended, so that none runs twice: bounded, and gone by itself."""
 
 
