@@ -39,7 +39,7 @@ from tests.e2e.hostile.members import (
     a_computer_that_answers,
     an_agent,
 )
-from tests.e2e.hostile.mutations import Mutator
+from tests.e2e.hostile.mutations import Mutator, Unchanged
 from tests.e2e.hostile.target import GUEST, THIRD, VICTIM, Attack, Keys, Target
 from tests.e2e.hostile.unauthenticated import (
     unauthenticated_at_health_ports,
@@ -60,8 +60,8 @@ GROWTH: Final = 1.05
 """Of memory in use: what fills once (caches of patterns, code that is run for the first time) was up to 4 %."""
 ENDED_CALL: Final = 700
 """Bytes that a process takes for each call that it remembers, so that none runs twice, beside its result: measured."""
-WARM: Final = 300
-"""Inputs of each attack before memory is looked at."""
+WARM: Final = 150
+"""Good inputs of each attack, and bad ones, before memory is looked at: the first of each kind take some for good."""
 CALLS: Final = 40
 PACE_S: Final = 0.02
 """Between two calls of the bystanders. A Computer remembers that each was run, which takes memory."""
@@ -204,9 +204,10 @@ async def mcp_service(world: World, directory: Path, token: str, keys: Path) -> 
 
 async def test_no_input_of_a_hostile_guest_costs_another_office_anything(tmp_path: Path) -> None:
     async with opened(tmp_path) as (target, bystanders):
-        warm = Mutator(0)
-        for attack, _ in ATTACKS.values():
-            await attack(target, warm, WARM)
+        for make in (Unchanged(0), Mutator(0)):
+            for attack, share in ATTACKS.values():
+                await attack(target, make, round(WARM * min(share * 20, 1)))
+        assert not target.failed, target.failed[:10]
         await bystanders.measure_usual()
         before = await memory(target)  # now that the bystander's Computer has run calls, too
         for number, (name, (attack, share)) in enumerate(ATTACKS.items(), start=1):

@@ -308,3 +308,13 @@ class Mutator:
     def _mcp_answer(self, result: dict[str, Any]) -> str:
         text = self.text({"jsonrpc": "2.0", "id": "$ID", "result": result}).replace(b'"$ID"', b"$ID")
         return text.replace(b"\n", b" ").decode("utf-8", "replace")
+
+
+class Unchanged(Mutator):
+    """Makes good inputs: what a process needs for them is there afterwards."""
+
+    def changed(self, good: Any) -> Any:
+        return good
+
+    def spoilt(self, text: bytes) -> bytes:
+        return text
