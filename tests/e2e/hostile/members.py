@@ -13,7 +13,7 @@ from smcp_bus import registry_contract, subjects
 from smcp_bus.headers import ERROR
 from smcp_proto import catalog
 from smcp_proto.tool_results import with_meta
-from smcp_standalone.nats_server_conf import inbox_prefix
+from smcp_standalone.nats_server import inbox_prefix
 from smcp_testing.event_payloads import GOOD
 from smcp_testing.nats_peer import nats_peer
 from tests.e2e.hostile.mutations import Mutator
