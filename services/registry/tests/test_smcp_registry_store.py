@@ -1,6 +1,7 @@
 """The buckets on a real nats-server: made once, compared and set, never overwritten."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,14 @@ from nats.js import api
 from nats.js.errors import BadRequestError, BucketNotFoundError, KeyNotFoundError
 from nats.js.kv import KeyValue
 
+from smcp_bus.bus import OWN_LAG_S
 from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_proto.errors import Unavailable
 from smcp_registry.app import open_registry
 from smcp_registry.leases import Leases
 from smcp_registry.settings import RegistrySettings
+from smcp_registry.store import ANSWER_S as STORE_S
 from smcp_registry.store import (
     AT_ONCE,
     HISTORY,
@@ -202,10 +205,28 @@ async def test_requests_behind_one_without_an_answer_are_not_sent(
             raise AssertionError
 
         monkeypatch.setattr("smcp_registry.store.ANSWER_S", 0.2)
+        monkeypatch.setattr("smcp_registry.store.OWN_LAG_S", BOUND_S)  # the test may stand still
         monkeypatch.setattr(KeyValue, "get", silent)
         outcomes = await asyncio.gather(*(members.read(f"o.{n}") for n in range(500)), return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {Unavailable}
         assert len(sent) == AT_ONCE
+
+
+async def test_a_process_that_stands_still_does_not_take_the_store_for_silent(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        members = (await opened(bus)).members
+        first = await members.write("o.agent", b"1", last=0)
+        loop = asyncio.get_running_loop()
+
+        def stand_still() -> None:
+            time.sleep(STORE_S + 2 * OWN_LAG_S)
+
+        loop.call_soon(stand_still)
+        assert (await members.read("o.agent")).revision == first
+        loop.call_soon(stand_still)
+        with pytest.raises(Conflict):  # it was written, and is asked for once more
+            await members.write("o.agent", b"2", last=first)
+        assert (await members.read("o.agent")).value == b"2"
 
 
 async def test_members_are_read_while_nats_server_reads_its_configuration_again(

@@ -27,7 +27,7 @@ from nats.js import errors as js_errors
 from nats.js.kv import KeyValue
 from pydantic import ValidationError
 
-from smcp_bus.bus import describe, raise_if_cancelled
+from smcp_bus.bus import OWN_LAG_S, describe, raise_if_cancelled
 from smcp_bus.nats.bus import Bus
 from smcp_proto.errors import Unavailable
 from smcp_registry.member_records import MemberRecord
@@ -76,6 +76,7 @@ class Stored:
 
 class Bucket:
     """One bucket. All methods raise `Unavailable` where JetStream does not answer within 2 s, and without a connection.
+    A request for which this process stood still is made once more.
 
     Of many requests 32 at a time are sent, and their 2 s begin then. Where one got no answer, those behind it are not.
     """
@@ -123,17 +124,20 @@ class Bucket:
         return f"$KV.{self.name}.{key}"
 
     async def _asked(self, ask: Callable[[], Awaitable[T]], *, writing: bool = False) -> T:
-        unanswered = self._unanswered
+        unanswered, ends = self._unanswered, math.inf
         try:
             async with self._slots:
                 if self._unanswered != unanswered:
                     raise Unavailable(NO_ANSWER)
                 async with asyncio.timeout(ANSWER_S) as limit:
-                    answer = await self._taken(ask, limit.when() or 0.0)
+                    ends = limit.when() or math.inf
+                    answer = await self._taken(ask, ends)
             raise_if_cancelled()
         except (js_errors.KeyNotFoundError, js_errors.KeyWrongLastSequenceError):
             raise
         except (nats.errors.Error, TimeoutError) as error:
+            if isinstance(error, TimeoutError) and asyncio.get_running_loop().time() > ends + OWN_LAG_S:
+                return await self._asked(ask, writing=writing)  # this process stood still; what it wrote is a Conflict
             self._unanswered += isinstance(error, TimeoutError) or _not_taken(error)
             _log.warning("the bucket %s does not answer: %s", self.name, describe(error))
             details = {"may_have_run": True} if writing and not _not_taken(error) else None
