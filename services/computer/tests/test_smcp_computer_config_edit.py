@@ -72,7 +72,7 @@ def test_a_change_that_leaves_an_invalid_file_is_refused(
 
 def test_a_server_is_replaced_where_that_is_said() -> None:
     other = {**BOX, "server_parameters": {"command": "false"}}
-    assert edited(OURS, "add", "box", other, replace=True)["servers"] == {"box": other}
+    assert edited(OURS, "replace", "box", other)["servers"] == {"box": other}
 
 
 def test_a_file_with_comments_is_not_changed() -> None:

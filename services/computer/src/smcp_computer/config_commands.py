@@ -18,7 +18,7 @@ from smcp_computer.config.file import content_of, parse_config, read_object
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
 from smcp_computer.config.secret_store import SecretStore, is_sealed, unseal_file, write_private
-from smcp_computer.control_commands import Json, Name, Office, Said, Server, find, plain, print_json, print_status, warn
+from smcp_computer.control_commands import Json, Name, Office, Said, Server, find, plain, print_json, print_status
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_proto.jsonc import has_comments
 from smcp_proto.printable import did_you_mean
@@ -31,16 +31,14 @@ secrets_app = typer.Typer(
     no_args_is_help=True, help="Keep values of inputs encrypted on this host, and encrypt whole configurations."
 )
 
-Action = Literal["add", "remove", "enable", "disable"]
+Action = Literal["add", "replace", "remove", "enable", "disable"]
 
 
-def edit_file(
-    path: Path, action: Action, name: str, server: Mapping[str, Any] | None = None, *, replace: bool = False
-) -> list[str]:
+def edit_file(path: Path, action: Action, name: str, server: Mapping[str, Any] | None = None) -> list[str]:
     """Change one server of a file. Returns warnings about the server that is added or enabled.
 
     Whoever reads the file meanwhile sees the old or the new one, never a mix. `server` is what is added, in any form
-    that the file may have; `replace`: in place of one of that name.
+    that the file may have.
 
     Raises, and writes nothing: ConfigError (the file cannot be read or written, is not valid before or after the
     change, or holds comments); Failure (there is no such server, or there is one already; the file is encrypted)."""
@@ -49,7 +47,7 @@ def edit_file(
         with locked(file.parent):
             if is_sealed(file.read_bytes()):
                 raise Failure(f"{path}: is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
-            document = edited(content_of(file), action, name, server, replace=replace)
+            document = edited(content_of(file), action, name, server)
             config = parse_config(json.dumps(document))
             replace_files({file: _text(document)}, keep_access=True)
     except OSError as error:
@@ -73,9 +71,7 @@ def write_new(path: Path, document: Mapping[str, Any]) -> None:
         raise _not_writable(path, error) from None
 
 
-def edited(
-    raw: bytes | str, action: Action, name: str, server: Mapping[str, Any] | None = None, *, replace: bool = False
-) -> dict[str, Any]:
+def edited(raw: bytes | str, action: Action, name: str, server: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What the file holds with the change. See `edit_file`. Pure."""
     document = read_object(raw)
     if has_comments(raw.decode(errors="replace") if isinstance(raw, bytes) else raw):
@@ -83,8 +79,8 @@ def edited(
     above, _, _ = servers_of(document)
     servers = document[above] if above else document or document.setdefault("servers", {})
     there = [each for each, body in servers.items() if isinstance(body, dict)]
-    if action == "add":
-        if name in there and not replace:
+    if action in ("add", "replace"):
+        if name in there and action == "add":
             raise Failure(f"there is a server {name!r} already: --replace puts this one in its place")
         servers[name] = server
     elif name not in there:
@@ -135,8 +131,6 @@ def add(
     """
     parameters: dict[str, Any]
     if command and url is None:
-        if command[0].startswith(("http://", "https://")):
-            raise typer.BadParameter("is a URL: did you mean --url?", param_hint="COMMAND")
         parameters = {"command": command[0], "args": command[1:], "env": _pairs("--env", env), "cwd": cwd}
         kind = "stdio"
     elif url is not None and not command:
@@ -144,7 +138,7 @@ def add(
     else:
         raise typer.BadParameter("say either a command, behind --, or --url", param_hint="SERVER")
     body = {"type": kind, "server_parameters": {key: value for key, value in parameters.items() if value}}
-    _edit("add", server, office, name, as_json, body, replace=replace)
+    _edit("replace" if replace else "add", server, office, name, as_json, body)
 
 
 def _edits(command: str, action: Action, what: str) -> None:
@@ -165,18 +159,11 @@ def restart(server: Server, office: Office = None, name: Name = None, as_json: J
 
 
 def _edit(
-    action: Action,
-    which: str,
-    office: str | None,
-    name: str | None,
-    as_json: bool,
-    body: Mapping[str, Any] | None = None,
-    *,
-    replace: bool = False,
+    action: Action, which: str, office: str | None, name: str | None, as_json: bool, body: Said | None = None
 ) -> None:
     """Change the file of the running Computer, which then says what becomes of the server."""
     computer = find(office, name)
-    warnings = edit_file(Path(computer.ask("GET", "status")["config"]), action, which, body, replace=replace)
+    warnings = edit_file(Path(computer.ask("GET", "status")["config"]), action, which, body)
     said = computer.ask("POST", "servers", which, "reload")
     _print_outcome({**said, "warnings": warnings}, which, as_json)
 
@@ -281,10 +268,6 @@ def set_value(
     if not value:
         raise Failure("nothing is kept: the value is empty")
     _kept_secrets(office, name).put(input_id, value)
-    with suppress(Failure):  # no Computer runs whose inputs are known
-        known = [each["id"] for each in find(office, name).ask("GET", "inputs")["inputs"]]
-        if input_id not in known:
-            warn(f"the configuration has no input {input_id!r}{did_you_mean(input_id, known)}")
     used = "a running Computer uses it after: smcp-computer servers restart SERVER"
     _report("kept", input_id, f"kept {input_id!r}; {used}", as_json)
 

@@ -180,10 +180,12 @@ DEFAULTS: Final = "defaults"
 """The top-level key."""
 
 
-class ProcessLimits(BaseModel):
-    """For each process of a server. All are upper limits; None: that of the Computer."""
-
+class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ProcessLimits(_Part):
+    """For each process of a server. All are upper limits; None: that of the Computer."""
 
     cpu_s: Number | None = None
     """Seconds of CPU that it may use in its life; then it is ended."""
@@ -195,10 +197,8 @@ class ProcessLimits(BaseModel):
     """How many processes and threads its user may have, all of them counted: it should have a user of its own."""
 
 
-class CgroupLimits(BaseModel):
+class CgroupLimits(_Part):
     """For all processes of a server together, by its cgroup (Linux, cgroup v2). None: no limit of its own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     memory_mb: Number | None = None
     """MiB of memory, without swap; the kernel ends a process that needs more."""
@@ -208,10 +208,8 @@ class CgroupLimits(BaseModel):
     """How many processors they may use, as a number such as 0.5."""
 
 
-class Sandbox(BaseModel):
+class Sandbox(_Part):
     """What a server sees beside the programs and libraries of the system, by bubblewrap."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     network: StrictBool = False
     """Whether it may use the network of this host; without, it has none, not even localhost."""
@@ -221,10 +219,8 @@ class Sandbox(BaseModel):
     """Files and directories that it may read and write."""
 
 
-class ConfirmPolicy(BaseModel):
+class ConfirmPolicy(_Part):
     """Which calls of a server's tools have to be confirmed. Tools are named by their original name or alias."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     deny: tuple[str, ...] = ()
     """These are refused."""
@@ -238,10 +234,8 @@ class ConfirmPolicy(BaseModel):
     """For all other tools, in place of `SMCP_CONFIRM`."""
 
 
-class Allow(BaseModel):
+class Allow(_Part):
     """Who may see and use a server. Patterns: `*` is any text, `?` one character. What is missing is not restricted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     subjects: tuple[Pattern, ...] | None = None
     """The subjects of the keys or tokens of its Agents. Where a gateway does not say who calls, nobody may."""
@@ -249,10 +243,8 @@ class Allow(BaseModel):
     """The offices in which it may be used."""
 
 
-class HostSettings(BaseModel):
+class HostSettings(_Part):
     """One server's settings, with the defaults of the file filled in."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     LIVE: ClassVar[frozenset[str]] = frozenset({"allow", "confirm", "unchecked_tools", "replace_content", "env_file"})
     """Names of the fields whose change alone restarts no server. The variables of `env_file` are in its `env`."""
