@@ -8,9 +8,9 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -24,6 +24,7 @@ from smcp_bus.dispatch import Answer, Call, Handler
 from smcp_bus.outbox import UPDATED, Key
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, capabilities_text
 from smcp_gateway.computers.computer_table import ComputerTable
+from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.rooms.repair_and_moves import Repair
@@ -45,7 +46,6 @@ INVALID_PARAMS: Final = -32602
 _log: Final = logging.getLogger("smcp_gateway.list_resources")
 
 Request = schemas.ListResourcesReq | schemas.ListResourceTemplatesReq
-Carry = Callable[[BaseModel, Call], Awaitable[Answer]]
 
 
 FIELD: Final = "payload.params.cursor"
@@ -79,25 +79,22 @@ def unreadable() -> Malformed:
     return refused(FIELD, "is none that this list gave")
 
 
+@dataclass(eq=False, repr=False)
 class ListResources:
     """Takes the Computers from the office's roster: those that the Agent knows of (ADR 0018)."""
 
-    def __init__(self, relay: Carry, offices: Offices, sessions: Sessions, *, max_values: int) -> None:
-        self._relay = relay
-        self._offices = offices
-        self._sessions = sessions
-        self._max_values = max_values
-        self._loop = asyncio.get_running_loop()
-        self.skipped = 0
+    relay: Relay
+    offices: Offices
+    skipped: int = field(default=0, init=False)
 
     async def __call__(self, request: Request, call: Call) -> Answer:
         """The answer of the named Computer, or the next page over all of them. Raises Malformed (this list did not give
         the cursor), NotInOffice (the Agent has just left), or what `Relay` raises for a named Computer."""
         if request.computerId is not None:
-            return await self._relay(request, call)
+            return await self.relay(request, call)
         params = request.payload.params
         cursor = read_cursor(params.cursor, call.row.verb) if params is not None and params.cursor is not None else None
-        office = self._offices.get(call.caller.office or "")
+        office = self.offices.get(call.caller.office or "")
         if office is None:
             raise NotInOffice(NOT_A_MEMBER)
         rights = call.caller.rights
@@ -127,13 +124,13 @@ class ListResources:
         self, request: Request, call: Call, name: str, inner: str | None, left_out: list[str]
     ) -> dict[str, Any] | None:
         """A Computer's page; None: it gives none. It is reported, unless it has left or has no resources."""
-        deadline = min(self._loop.time() + SHARE_S, call.deadline)
+        deadline = min(asyncio.get_running_loop().time() + SHARE_S, call.deadline)
         page_call = replace(call, payload=_addressed(call.payload, name, inner), deadline=deadline)
         try:
-            answer = await self._relay(request.model_copy(update={"computerId": name}), page_call)
-            session = self._sessions.get(call.caller.session)
+            answer = await self.relay(request.model_copy(update={"computerId": name}), page_call)
+            session = self.relay.sessions.get(call.caller.session)
             if session is not None and len(answer.body) <= largest_reply(session.max_message):
-                return await read_page(answer.body, call.row.verb, self._max_values)
+                return await read_page(answer.body, call.row.verb, self.relay.max_values)
         except SmcpError as error:
             if inner is not None and isinstance(error, Malformed) and error.details.get("field") == FIELD:
                 raise unreadable() from None

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 import orjson
@@ -168,8 +169,9 @@ class Handlers:
         await self.settled(call)
         self.check_not_lost(request.office)
         records = [entry.record for entry in self.view.members(request.office) if entry.record.announced]
-        records.sort(key=_seat)
-        behind = records if request.after is None else [each for each in records if _seat(each) > request.after]
+        seat = attrgetter("role", "name")
+        records.sort(key=seat)
+        behind = records if request.after is None else [each for each in records if seat(each) > request.after]
         page = behind[: request.limit]
         shown = {"role", "name", "a2c_version", "moving"}
         members = [
@@ -286,10 +288,6 @@ class Handlers:
 def _stands(stored: Entry | StoredMember, outcome: AssertOutcome = AssertOutcome.UNCHANGED) -> AssertedMember:
     tenure = None if stored.record is None else stored.record.tenure
     return AssertedMember(outcome=outcome, revision=stored.revision, tenure=tenure)
-
-
-def _seat(record: MemberRecord) -> tuple[Role, str]:
-    return record.role, record.name
 
 
 def _process(call: Call) -> tuple[str, str]:
