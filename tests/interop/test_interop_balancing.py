@@ -30,8 +30,10 @@ CALL = BOX | {"tool_name": "echo", "params": {"text": "hi"}, "timeout": 5}
 
 
 @asynccontextmanager
-async def replicas(nats_url: str, choose: Choose, *, lease_s: float = 10.0) -> AsyncIterator[tuple[World, Balancer]]:
-    async with gateway_world(nats_url, gateways=2, lease_s=lease_s) as world:
+async def replicas(
+    nats_url: str, choose: Choose, *, lease_s: float = 10.0, pings: bool = False
+) -> AsyncIterator[tuple[World, Balancer]]:
+    async with gateway_world(nats_url, gateways=2, lease_s=lease_s, pings=pings) as world:
         async with balancer([gateway.front.listener.port for gateway in world.gateways], choose) as front:
             yield world, front
 
@@ -241,7 +243,7 @@ async def test_our_agent_works_without_a_sticky_proxy(nats_url: str) -> None:
 @pytest.mark.rule("answers.connect.unknown-session")
 async def test_polling_without_stickiness_gets_a_400_that_says_why(nats_url: str, tmp_path: Path) -> None:
     async with (
-        replicas(nats_url, in_turn, lease_s=2.0) as (world, front),
+        replicas(nats_url, in_turn, lease_s=2.0, pings=True) as (world, front),  # silent sessions end soon
         aiohttp.ClientSession() as http,
         published_agent(tmp_path, front.url, OFFICE, "anna", tcp=_from("127.0.0.2")) as anna,
     ):
