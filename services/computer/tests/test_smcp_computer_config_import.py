@@ -64,7 +64,7 @@ def test_a_file_of_another_host_is_imported_in_our_structure(tmp_path: Path) -> 
     ("type_", "identifier", "more", "command"),
     [
         ("npm", "@example/weather", {"version": "1.2.3"}, "npx -y @example/weather@1.2.3"),
-        ("npm", "weather", {"runtimeHint": "bunx"}, "bunx weather"),
+        ("npm", "weather", {"runtimeHint": "bunx"}, "npx -y weather"),
         ("pypi", "weather", {"version": "1.0", "runtimeHint": "uvx"}, "uvx weather@1.0"),
         ("oci", "example.org/example/weather:1", {"version": "2"}, "docker run -i --rm example.org/example/weather:1"),
         ("oci", "example.org:5000/weather", {"version": "2"}, "docker run -i --rm example.org:5000/weather:2"),

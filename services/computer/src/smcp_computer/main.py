@@ -23,6 +23,7 @@ from smcp_computer.redaction import literal_secrets
 from smcp_computer.settings import ComputerSettings, check_connection
 from smcp_proto.printable import escaped_json
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
+from smcp_service.files import replace_files
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError, load_settings
 
@@ -235,9 +236,7 @@ def environment_text(office: str, name: str, gateway: str | None, nats: str | No
 def _install(path: Path, text: str, mode: int) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=mode)
-        path.chmod(mode)
-        path.write_text(text, encoding="utf-8")
+        replace_files({path: text.encode()}, mode=mode)
     except OSError as error:
         raise Failure(f"{path} cannot be written: {error.strerror} (as root it can: sudo)") from None
 

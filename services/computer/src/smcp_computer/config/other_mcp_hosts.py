@@ -19,10 +19,7 @@ from smcp_proto.schemas.config import MCPServerStdioParameters, MCPServerStreama
 
 SERVER_KEYS: Final = ("servers", "mcpServers")
 """The keys that hold servers by name; the first that a file has is read."""
-TYPES: Final[Mapping[str, str]] = {
-    "http": "streamable",
-    "streamable-http": "streamable",
-}
+TYPES: Final = {"http": "streamable", "streamable-http": "streamable"}
 """Ours, by the type of other hosts."""
 ENABLED_KEYS: Final = ("enabled", "isActive")
 DESCRIPTIVE_KEYS: Final = ("description", "dev", "gallery", "version")
@@ -200,7 +197,6 @@ class _Package(_Part):
     registry_type: str
     identifier: str
     version: str | None = None
-    runtime_hint: str | None = None
     transport: _Transport = _Transport(type="stdio")
     runtime_arguments: list[_Argument] = Field(default_factory=list)
     package_arguments: list[_Argument] = Field(default_factory=list)
@@ -284,9 +280,7 @@ class _Inputs:
 def _program(package: _Package, inputs: _Inputs) -> dict[str, Any]:
     command, *options = RUNNERS[package.registry_type]
     env = inputs.named(package.environment_variables)
-    if package.runtime_hint not in (None, command):
-        command, options = package.runtime_hint or command, []
-    elif package.registry_type == "oci":
+    if package.registry_type == "oci":
         options += [option for name in env for option in ("-e", name)]
     reference, is_image = package.identifier, package.registry_type == "oci"
     if package.version and not (is_image and ":" in reference.rpartition("/")[2]):
