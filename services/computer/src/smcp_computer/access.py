@@ -7,7 +7,7 @@ What is not allowed is not listed, and is 403 where it is named. Whether a call 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from smcp_bus.callers import Caller
 from smcp_computer.config.lint import MAX_HINTS
@@ -18,8 +18,6 @@ from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import matches
 from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.tools import SMCPTool
-
-NONE: Final[frozenset[str]] = frozenset()
 
 
 def not_allowed(field: str) -> NotAllowed:
@@ -38,7 +36,7 @@ class Access:
     def hidden(self, caller: Caller) -> frozenset[str]:
         """The servers that this caller may neither see nor use."""
         if caller.local:
-            return NONE
+            return frozenset()
         return frozenset(name for name, host in self._settings().items() if not self._is_allowed(host, caller))
 
     def check(self, caller: Caller, target: Target) -> None:
@@ -83,12 +81,8 @@ class Access:
         allow = host.allow
         if allow is None:
             return True
-        if allow.offices is not None and not _any(allow.offices, self._office):
+        if allow.offices is not None and not any(matches(pattern, self._office) for pattern in allow.offices):
             return False
         # an older gateway, or one without authentication, does not say who calls
         holder = "" if caller.rights is None else caller.rights.holder
-        return allow.subjects is None or (holder != "" and _any(allow.subjects, holder))
-
-
-def _any(patterns: Iterable[str], name: str) -> bool:
-    return any(matches(pattern, name) for pattern in patterns)
+        return allow.subjects is None or (holder != "" and any(matches(each, holder) for each in allow.subjects))

@@ -178,7 +178,9 @@ def _ready_line(system: "System") -> str:
 
 def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_who: bool) -> str:
     url, office, computer = (shlex.quote(part) for part in (system.url, chosen.office, chosen.name))
-    agent = f"{shlex.quote(_agent_command())} --url {url} --office {office}"
+    beside = Path(sys.executable).parent / "smcp-agent"
+    is_found = shutil.which(beside.name) is not None or not beside.is_file()  # by its name, in another terminal
+    agent = f"{shlex.quote(beside.name if is_found else str(beside))} --url {url} --office {office}"
     all_servers = system.computer.fleet.supervisors
     servers = [f"{name} (is not ready, see above)" if name in system.failed else name for name in all_servers]
     lines = [
@@ -214,12 +216,6 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
         header = f" --header 'Authorization: Bearer {token}'" if key or asks_who else ""
         lines += ["In Claude Code:", f"  claude mcp add --transport http smcp {shlex.quote(system.mcp_url)}{header}"]
     return "\n".join([*lines, "", "ctrl-C stops everything.", ""])
-
-
-def _agent_command() -> str:
-    """`smcp-agent` as it is typed in another terminal: where nobody finds it by its name (`make up`), with its path."""
-    beside = Path(sys.executable).parent / "smcp-agent"
-    return str(beside) if shutil.which(beside.name) is None and beside.is_file() else beside.name
 
 
 def main() -> None:
