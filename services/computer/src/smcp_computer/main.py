@@ -202,7 +202,12 @@ def install(
         elif path in kept:
             said.append(f"{path} is there, and was left as it is")
         else:
-            _install(root / path.relative_to("/"), text, mode)
+            target = root / path.relative_to("/")
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                replace_files({target: text.encode()}, mode=mode)
+            except OSError as error:
+                raise Failure(f"{target} cannot be written: {error.strerror} (as root it can: sudo)") from None
             said.append(f"{path} is written")
     if as_json:
         shown = [{"path": str(path), "text": text, "kept": path in kept} for path, text, _ in wanted]
@@ -231,14 +236,6 @@ def environment_text(office: str, name: str, gateway: str | None, nats: str | No
     values["SMCP_HEALTH_PORT"] = "8080"
     quoted = {variable: re.sub(r'(["\\`$])', r"\\\1", value) for variable, value in values.items()}
     return "".join(f'{variable}="{value}"\n' for variable, value in quoted.items())
-
-
-def _install(path: Path, text: str, mode: int) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_files({path: text.encode()}, mode=mode)
-    except OSError as error:
-        raise Failure(f"{path} cannot be written: {error.strerror} (as root it can: sudo)") from None
 
 
 def _read_environment(path: Path | None) -> None:

@@ -50,6 +50,7 @@ ANSWER_S: Final = 5.0
 PAGE: Final = 300
 """Offices or members in an answer, which has to be one message."""
 
+RUNS: Final = "runs"
 Model = TypeVar("Model", bound=BaseModel)
 
 keys = typer.Typer(
@@ -66,7 +67,7 @@ def advertise_run(url: str, credentials: Path, agents_url: str) -> AbstractConte
     from smcp_agent.connecting.options import private_file  # noqa: PLC0415 -- Socket.IO takes half a second to load
 
     said = {"url": url, "credentials": str(credentials.absolute()), "agents": agents_url}
-    return private_file(_directory() / f"{os.getpid()}.json", json.dumps(said))
+    return private_file(states_directory() / RUNS / f"{os.getpid()}.json", json.dumps(said))
 
 
 def command_config(settings: ServiceSettings, name: str) -> BusConfig:
@@ -115,7 +116,7 @@ async def ask(bus: Bus, verb: str, question: BaseModel, answer: type[Model]) -> 
 def _find_local_run() -> dict[str, str]:
     """The `smcp up` of this user that runs. Raises Failure: there is none, or several."""
     found: list[dict[str, str]] = []
-    for path in _directory().glob("*.json"):
+    for path in (states_directory() / RUNS).glob("*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):
             os.kill(int(path.stem), 0)
             said = json.loads(path.read_text(encoding="utf-8"))
@@ -132,10 +133,6 @@ def _find_local_run() -> dict[str, str]:
         several = f"SMCP_NATS_URL: {len(found)} `smcp up` processes are running; set the variables of one:"
         raise SettingsError("\n  ".join([several, *each]))
     return found[0]
-
-
-def _directory() -> Path:
-    return states_directory() / "runs"
 
 
 def offices(as_json: AsJson = False) -> None:
