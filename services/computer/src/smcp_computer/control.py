@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import orjson
@@ -122,12 +122,9 @@ class Control:
             return _json({"error": error.text}, error.status)
 
     async def _status(self, request: web.Request) -> web.Response:
-        return _json(self.status())
-
-    def status(self) -> dict[str, Any]:
         recent, tools = self._computer.calls.recent(), self._computer.catalogue.counts
         ready, checks = self._computer.readiness.report()
-        return {
+        said = {
             "office": self._settings.office,
             "name": self._settings.name,
             "pid": os.getpid(),
@@ -147,6 +144,7 @@ class Control:
                 for each in self._computer.fleet.statuses()
             ],
         }
+        return _json(said)
 
     async def _tools(self, request: web.Request) -> web.Response:
         catalogue = self._computer.catalogue
@@ -196,7 +194,7 @@ class Control:
     async def _reload(self, request: web.Request) -> web.Response:
         await self._computer.reload()
         await self._settled(request.match_info["name"])
-        return _json(self.status())
+        return await self._status(request)
 
     async def _restart(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -205,7 +203,7 @@ class Control:
             raise web.HTTPNotFound(text=f"no MCP server {name!r} runs here{did_you_mean(name, known)}")
         self._computer.fleet.restart(name)
         await self._settled(name)
-        return _json(self.status())
+        return await self._status(request)
 
     async def _settled(self, name: str) -> None:
         """Return once this server has started or failed, or takes longer."""
