@@ -110,11 +110,12 @@ async def test_a_server_that_refuses_is_tried_until_it_does_not(
     assert not [record for record in caplog.records if "canary" in record.getMessage()]
 
 
-async def test_a_server_that_is_away_for_a_while_is_connected_to_again() -> None:
+async def test_a_server_that_is_away_for_a_while_is_connected_to_again(caplog: pytest.LogCaptureFixture) -> None:
     made, config = server()
     async with running(limits=LIMITS, ready=(), web=config) as servers:
         box = servers["web"]
         assert (box.reason, box.starts) == ("cannot be reached", 0)
+        assert "MCP server 'web': cannot be reached (All connection attempts failed)" in caplog.text
         for starts in (1, 2):
             async with made.serving():
                 await eventually(lambda: box.ready and box.starts == starts, timeout=30)  # noqa: B023 -- at once

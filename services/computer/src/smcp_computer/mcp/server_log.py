@@ -183,6 +183,7 @@ class StderrLog:
         reason, first = describe(error), first_of(error)
         if self.status is None:
             is_described = isinstance(first, ConfigError | ServerFailed | TimeoutError | httpx2.HTTPError)
+            is_described &= not isinstance(first, httpx2.ConnectError)  # the name, the port or the certificate
             said = "" if is_described or reason == WENT_AWAY else str(first)[:SEARCHED]
             notes = " ".join(self.clean(said).split())[:LONGEST_LINE]
         else:
