@@ -22,19 +22,14 @@ class BackgroundTasks:
         self._closed = False
 
     def once(self, what: str, work: Work) -> None:
-        self._run(self._try(what, work, once=True))
+        self.until_done(what, work, once=True)
 
-    def until_done(self, what: str, work: Work) -> None:
+    def until_done(self, what: str, work: Work, *, once: bool = False) -> None:
         """Retry until it succeeds or is refused (NotAllowed, Malformed)."""
-        self._run(self._try(what, work, once=False))
-
-    def _run(self, work: Coroutine[Any, Any, object]) -> None:
-        if self._closed:
-            work.close()
-            return
-        task = self._start(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if not self._closed:
+            task = self._start(self._try(what, work, once=once))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def settle(self, *, within: float) -> None:
         """Wait for the running tasks, at most so long (seconds); cancel the rest."""
