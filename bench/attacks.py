@@ -196,7 +196,7 @@ async def trickled_chunks(target: Target) -> None:
 
 
 async def leases_of_gateways(target: Target) -> None:
-    """Of a Computer's credential: 40 gateways without clients, which would take those of the others."""
+    """A Computer's credential claims 40 empty gateways, which would get the clients of the others."""
     client = await nats.connect(target.nats_url)
     try:
         while True:

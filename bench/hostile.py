@@ -93,11 +93,11 @@ class System:
 
 @dataclass(frozen=True)
 class Services:
-    """Of one revision."""
+    """Of a revision."""
 
     python: Path = Path(sys.executable)
     sources: str = ""
-    """The import path of its packages, unless they are those that are installed."""
+    """The import path of its packages; empty: the installed ones."""
     knows_rights: bool = True
     """Whether a key can have patterns of tools."""
 
@@ -115,7 +115,7 @@ def open_system(stack: contextlib.ExitStack, offices: int, services: Services) -
     entries[1] = {name: value for name, value in entries[1].items() if services.knows_rights or name != "tools"}
     keys.write_text(json.dumps({"keys": entries}))
     env = services_env(nats_url) | {"SMCP_AUTH_KEYS": str(keys), "PYTHONPATH": services.sources}
-    env["SMCP_REBALANCE_S"] = "4"  # there is one gateway, so nobody moves unless an attacker makes it believe in others
+    env["SMCP_REBALANCE_S"] = "4"  # the only gateway: nobody moves unless an attacker fakes others
     start(stack, services.python, "-m", "smcp_registry", env=env)
     gateway = start(stack, services.python, "-m", "smcp_gateway", env=env)
     url = line_of(gateway, "http://").split()[-1]
@@ -130,7 +130,7 @@ def open_system(stack: contextlib.ExitStack, offices: int, services: Services) -
 
 
 def services_of(revision: str, directory: Path) -> Services:
-    """Those of a revision, unpacked into that directory, with its own libraries (below `build`)."""
+    """Unpack a revision's services into a directory, with their libraries (below `build`)."""
     command = ["git", "archive", revision, "libs", "services", "requirements.lock"]
     archive = subprocess.run(command, cwd=published_env.ROOT, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:

@@ -57,11 +57,11 @@ BATCH: Final = 500
 SLOWER_S: Final = 0.25
 """By so much a call in another office may be slower than without an attack."""
 GROWTH: Final = 1.05
-"""Of memory in use: what fills once (caches of patterns, code that is run for the first time) was up to 4 %."""
+"""Allowed of memory in use: what fills once (caches of patterns, code run for the first time) was up to 4 %."""
 ENDED_CALL: Final = 700
-"""Bytes that a process takes for each call that it remembers, so that none runs twice, beside its result: measured."""
+"""Bytes for each call that a process remembers, so that none runs twice, beside its result: measured."""
 WARM: Final = 150
-"""Good inputs of each attack, and bad ones, before memory is looked at: the first of each kind take some for good."""
+"""Good and bad inputs of each attack before memory is measured: the first of a kind take some for good."""
 CALLS: Final = 40
 PACE_S: Final = 0.02
 """Between two calls of the bystanders. A Computer remembers that each was run, which takes memory."""

@@ -311,7 +311,7 @@ class Mutator:
 
 
 class Unchanged(Mutator):
-    """Makes good inputs: what a process needs for them is there afterwards."""
+    """Makes good inputs, which warm a process up."""
 
     def changed(self, good: Any) -> Any:
         return good

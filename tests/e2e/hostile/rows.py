@@ -28,15 +28,15 @@ MEMBERS: Final = frozenset(map(int, words.COMMON_ERRORS)) - {ErrorCode.NOT_AUTHE
 ASKED: Final = frozenset(map(int, words.CLIENT_ERRORS))
 """What a request to a Computer may be refused with, too."""
 OF_COMPUTERS: Final = (MEMBERS | ASKED | {int(ErrorCode.INTERNAL), *range(4006, 4020)}) - {ErrorCode.NOT_IN_OFFICE}
-"""What a hostile Computer may say, or what is said of it: nothing of the Agent's own connection."""
+"""Codes that a hostile Computer may send or cause; none is of the Agent's own connection."""
 BUSY: Final = frozenset(map(int, (ErrorCode.TOO_LARGE, ErrorCode.RATE_LIMITED, ErrorCode.UNAVAILABLE)))
-"""Refusals for which nobody looks at what the request says."""
+"""Refusals that do not depend on what the request says."""
 HALF_A_PAIR: Final = "\\ud800"
-"""In a request: no text has it, so that no field with it can be validated."""
+"""A lone surrogate in JSON: no field that has one is valid."""
 
 
 def wrong_acknowledgement(event: str, said: object, answer: Any, agent: str | None) -> str:
-    """For the first argument of an acknowledgement of what a member sent, in the name of that Agent if it is one."""
+    """For the acknowledgement of what a member sent. `agent`: the member's name, if it is one."""
     row = catalog.lookup(event)
     if event in catalog.SAID_AS:  # what native Computers tell the registry is not for clients
         said_to_be = answer["details"].get("field") if _is_error(answer) else None
@@ -102,7 +102,7 @@ def wrong_error(error: Any, allowed: Collection[int]) -> str:
 
 
 def _wrong_verdict(row: Row, answer: Any, said: object, agent: str | None) -> str:
-    """Whether what the row's request model does not take is a 400 that names its field."""
+    """Whether a request that its model refuses is a 400 that names the field."""
     code = answer["code"] if _is_error(answer) else None
     if code in BUSY:
         return ""
@@ -149,7 +149,7 @@ def _json(text: str | bytes) -> Any:
 
 REQUEST_LINE: Final = re.compile(rb"(\S+) (\S+) HTTP/")
 EDGE: Final = frozenset({400, 403, 405, 413, 415, 417, 429})
-"""What any request may be refused with before its path counts, or for its method."""
+"""Statuses of all paths: refused before routing, or for the method."""
 HEALTH: Final[Mapping[str, Collection[int]]] = {"/livez": {200}, "/readyz": {200, 503}}
 GATEWAY: Final[Mapping[str, Collection[int]]] = {**HEALTH, "/socket.io/": {101, 200, 400, 401}}
 HEALTH_PORT: Final[Mapping[str, Collection[int]]] = {**HEALTH, "/metrics": {200}, "/statz": {200, 404}}

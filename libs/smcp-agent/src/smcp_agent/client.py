@@ -41,9 +41,9 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:
             result = await agent.call_tool("robot", "chop", {"what": "onion"}, timeout=30)
 
-    `open` and `close` are the same for a program that has a start and an end of its own. A lost connection is replaced,
-    and what changed meanwhile comes as events. `get_…`, `list_…` and `read_…` ask now; the same without that word
-    answers from a cache that notifications keep true. All methods raise SmcpError for what can go wrong.
+    `open` and `close` do the same without a block. A lost connection is replaced, and what changed meanwhile comes as
+    events. `get_…`, `list_…` and `read_…` ask now; names without these answer from a cache that notifications keep
+    current. All methods raise SmcpError.
 
     Args:
         url: where a gateway listens, or several that are tried in turn; a query string is kept.
@@ -51,16 +51,16 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         token: an API key, a JWT, or an async function that gives a fresh one before each connection. None: the key of
             the `smcp up` of this user at that URL, if there is one.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
-        on_input: of the calls that have none of their own; see `call_tool`.
+        on_input: for calls that give none; see `call_tool`.
         previews: keeps the results that `max_chars` cuts; Agents of one process may share it, and its bound.
         max_away: seconds that a request waits for a lost connection, within its own time.
 
     Raises:
-        Malformed: an argument that cannot be right; at once, everything else on entering.
+        Malformed: an invalid argument; at once, everything else on entering.
         CannotConnect: no gateway at any of the URLs.
         NotAuthenticated, RateLimited: the gateway does not know the token; too many wrong ones came from here.
         JoinRefused: the office did not take the Agent in.
-        Unavailable: the gateway could not find out (no registry, no NATS behind it): try again.
+        Unavailable: the gateway reaches no registry or no NATS: try again.
     """
 
     def __init__(

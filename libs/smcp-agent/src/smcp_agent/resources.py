@@ -132,8 +132,8 @@ class FinderFilter(TypedDict, total=False):
 
 
 class ResourceMethods:
-    """What `SmcpAgent` reads of Computers. Resources and prompts come as the MCP server lists them, with `serverId`
-    where the Computer says so: ours does."""
+    """What `SmcpAgent` reads of Computers. Resources and prompts come as the MCP server lists them, with `serverId` if
+    the Computer adds it: ours does."""
 
     _rpc: RpcClient
     _answers: AnswerCache

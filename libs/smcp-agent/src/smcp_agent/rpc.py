@@ -167,8 +167,8 @@ class RpcClient:
             logger.info("the cancel of %s was not acknowledged: %r", data["req_id"], error)
 
     async def ask(self, event: str, computer: str | None, fields: Mapping[str, Any]) -> Any:
-        """As `send`, in a span, with the request, the reply and the time of the event's row in the catalog. Fields that
-        are None are not sent. Raises Malformed; SmcpError: as `send`."""
+        """As `send`, in a span, with the models and the time-out of the event's row in the catalog. Fields that are
+        None are not sent. Raises Malformed; SmcpError: as `send`."""
         row = CATALOG[event]
         assert row.reply is not None
         assert row.seconds is not None

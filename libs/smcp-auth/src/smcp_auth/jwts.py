@@ -154,8 +154,8 @@ class Jwks:
         return self._loop.time() - self._fetched_at >= self._lifetime_s
 
     async def _fetch(self, pause_s: float) -> None:
-        """Wait for the fetch that goes on. If there is none, fetch the set, unless the last fetch ended less than
-        `pause_s` ago. Who waits may be cancelled: others wait for the same fetch."""
+        """Wait for the running fetch. If there is none, fetch the set, unless the last fetch ended less than `pause_s`
+        ago. Cancelling a caller does not cancel the fetch: others share it."""
         if self._fetching is None or self._fetching.done():
             if self._loop.time() - self._tried_at < pause_s:
                 return

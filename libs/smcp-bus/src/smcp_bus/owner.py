@@ -160,7 +160,7 @@ class Owner:
                 return known
             limit, now = tool_results.time_limit(request.timeout, left), self._loop.time()
             ends = limit
-            if seat.grace_s:  # its Computer has begun later, and has the same limit: it says best why the tool ends
+            if seat.grace_s:  # another process, whose limit began later: its time-out says why
                 ends = (limit + min(request.timeout, left)) / 2
             if (grant := self._bytes.take(max(size, RUNNING_BYTES // MOST_RUNNING), seat.office)) is None:
                 raise Unavailable("too many calls run here; ask again", details={"may_have_run": False})

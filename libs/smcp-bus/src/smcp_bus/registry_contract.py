@@ -34,7 +34,7 @@ JsonText = Annotated[
 """Any JSON, in memory as its text: parsed, what a hostile member says may take 20 times as much."""
 
 PROCESS: Final = r"^[A-Za-z0-9_-]{1,64}$"
-"""What a process may be called: it is asked by a subject with its name."""
+"""The name of a process; it is part of the process's subjects."""
 _Id = Annotated[str, Field(min_length=1, max_length=512)]
 
 LONGEST_CAPABILITIES: Final = 16 * 1024
@@ -297,7 +297,7 @@ class PendingAnswer(BaseModel):
 
 
 SOURCE: Final = "registry_contract"
-"""Of the rows that are no events of clients."""
+"""The `source` of rows that no client sends."""
 
 
 CONFIRM: Final = Row("server:confirm", Nothing, Confirmed, source=SOURCE)

@@ -96,8 +96,8 @@ def operators(credential: str, verb: str) -> str:
 
 
 def destination(subject: str) -> tuple[str, str]:
-    """For traces: the subject with placeholders for the names in it, few enough of them to group by, and the queue
-    group that serves it; empty where there is none."""
+    """For traces: the subject with placeholders for its names, to group by, and the queue group that serves it, if
+    any."""
     match subject.split("."):
         case ["smcp", "v1", _, "client", _, verb]:
             return f"{ROOT}.{{office}}.client.{{computer}}.{verb}", OWNER_QUEUE

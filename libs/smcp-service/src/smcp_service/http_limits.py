@@ -39,7 +39,7 @@ CHUNKS: Final = 256
 """Chunks beyond that which a connection may send: 3 ms."""
 SHUTDOWN_S: Final = 1.0
 CONTINUE: Final = "100-continue"
-"""All that `Expect` may say (RFC 9110, 10.1.1)."""
+"""`Expect`'s only value (RFC 9110, 10.1.1)."""
 UNCHECKED: Final = frozenset({"/livez", "/readyz"})
 """Paths for any `Host`: load balancers ask by address, and there is nothing to read."""
 
@@ -57,7 +57,7 @@ class EdgeRules:
     hosts: Collection[str] | None = None
     """Names in lower case that `Host` may say beside this machine's loopback; None: any."""
     origins: Collection[str] = ()
-    """Origins of web pages that may connect, beside those of the URL itself by one of these names or loopback's."""
+    """Origins of pages that may connect, beside the URL's own if its host is in `hosts` or loopback."""
     per_address: int = PER_ADDRESS
     counted_as: Callable[[str], str | None] = str
     """What an address counts as; None: not at all, since it is a proxy before many clients."""
@@ -322,7 +322,7 @@ async def listening(
 
 
 async def _expecting(answer: Callable[..., Awaitable[web.StreamResponse]], request: web.BaseRequest) -> Any:
-    """aiohttp looks at `Expect` before it calls a middleware. Its 417 repeats it: a 500 where that is no text."""
+    """aiohttp checks `Expect` before any middleware. Its 417 quotes the value: a 500 if that is not text."""
     if request.headers.get("Expect", CONTINUE).lower() == CONTINUE:
         return await answer(request)
     response = web.Response(status=417, headers={"Cache-Control": "no-store"})
@@ -354,8 +354,8 @@ def forbidden_header(
     is_known = named is not None and (is_loopback(named["name"]) or named["name"] in (hosts or ()))
     if hosts is not None and not is_known:
         return "Host", "Host: this name is not allowed: see SMCP_ALLOWED_HOSTS"
-    # published clients (websocket-client) say the URL that they connect to, as a page of it would. By a name that is
-    # not known any page may have reached this address (DNS rebinding)
+    # published clients (websocket-client) send the URL that they connect to as `Origin`. With an unknown name it may be
+    # a web page (DNS rebinding)
     is_own = is_known and origin in (f"http://{host}", f"https://{host}")
     if "Origin" in headers and not is_own and origin not in origins:
         return "Origin", "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS"

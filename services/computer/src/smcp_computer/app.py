@@ -233,8 +233,8 @@ class Membership:
             unwatch()
 
     async def leave(self) -> None:
-        """Run nothing new from now on; `run` must have ended. New requests wait for the next process, where this is a
-        restart; else the seat is released."""
+        """Start no more calls; `run` must have ended. At a restart, new requests wait for the next process; else the
+        seat is released."""
         self._problem = "left"
         self._ownership.moving = self._restart
         self._ownership.close("leaving the office")
@@ -242,8 +242,8 @@ class Membership:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Release the seat, or have it kept for a restart, when nothing runs any more. If that fails, the registries
-        notice by themselves. Idempotent."""
+        """Release the seat, or have it kept for a restart, once nothing runs. If that fails, the registries see the
+        lease run out. Idempotent."""
         if not self._claimed:
             return
         self._claimed = False

@@ -37,8 +37,7 @@ Action = Literal["add", "replace", "remove", "enable", "disable"]
 def edit_file(path: Path, action: Action, name: str, server: Mapping[str, Any] | None = None) -> list[str]:
     """Change one server of a file. Returns warnings about the server that is added or enabled.
 
-    Whoever reads the file meanwhile sees the old or the new one, never a mix. `server` is what is added, in any form
-    that the file may have.
+    Readers see the old or the new file, never a mix. `server` is what is added, in any form that the file may have.
 
     Raises, and writes nothing: ConfigError (the file cannot be read or written, is not valid before or after the
     change, or holds comments); Failure (there is no such server, or there is one already; the file is encrypted)."""

@@ -51,8 +51,8 @@ class ApprovalNeeded(Exception):
 
 
 Asker = Callable[[Target, ToolCallReq, str | None], Awaitable[Answer]]
-"""Asks somebody whether a tool may run; the text is the user for whom the Agent calls, if for others. Cancelling
-withdraws the request. Raises TerminalGone: nobody can be asked any more."""
+"""Asks somebody whether a tool may run; the text: the user for whom the Agent calls, if any. Cancelling withdraws the
+request. Raises TerminalGone: nobody can be asked any more."""
 
 
 def wanted(
@@ -96,8 +96,8 @@ def _is_destructive(tool: types.Tool) -> bool:
 
 
 class Confirmation:
-    """Whether a tool may run: decided by the configuration, or by who is asked. `setting`: of `SMCP_CONFIRM`. `asker`
-    None: nobody can be asked. `trail` gets a record of each answer. `where`: they are asked, for the user."""
+    """Decides by the configuration, or by asking, whether a tool may run. `setting`: `SMCP_CONFIRM`. `asker` None:
+    nobody can be asked. `trail` gets a record of each answer. `where`: of the asking, for `policy`."""
 
     def __init__(
         self, setting: str | None, asker: Asker | None, seat: Seat, trail: Trail, where: str = "at this terminal"

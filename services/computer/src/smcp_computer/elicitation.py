@@ -60,7 +60,7 @@ class ElicitationRefused(Exception):
 
 
 def digest(request: ToolCallReq) -> tuple[bytes, int]:
-    """What identifies the parameters of a call, which may have megabytes, and their size in bytes."""
+    """The SHA-256 of a call's parameters as sorted JSON, and the JSON's size in bytes."""
     params = exact_json.written(request.params, sort_keys=True)
     return hashlib.sha256(params).digest(), len(params)
 
@@ -345,8 +345,7 @@ async def _answer(terminal: Terminal, asks: str, params: Mapping[str, Any]) -> d
 
 
 async def _filled_in(terminal: Terminal, form: Mapping[str, Any]) -> dict[str, Any]:
-    """A line for each field: text as it is, lists with commas, other types as JSON. What does not fit is left to the
-    schema to refuse."""
+    """Ask for each field in one line: text as it is, lists with commas, else JSON. The caller validates."""
     content: dict[str, Any] = {}
     for name, schema in form.get("properties", {}).items():
         needed = ", required" if name in form.get("required", ()) else ""

@@ -164,7 +164,7 @@ class MetadataCache:
 
 def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:
     """The document that a `resources/read` of level 1 describes, with warnings and the size of its metadata in bytes.
-    The MIME type says nothing here: what counts is that there is JSON. Raises BadAnswer.
+    The MIME type is ignored. Raises BadAnswer.
     """
     text = first_text(result)
     if text is None:

@@ -96,7 +96,7 @@ class ComputerOutbox(Outbox):
 
 
 SCHEMES: Final = {WINDOW: DESKTOP, DPE: FINDER}
-"""The update of each scheme's changes."""
+"""The update event of each URI scheme."""
 
 
 class OfferedResources:
@@ -134,7 +134,7 @@ class OfferedResources:
         self.subscriptions.drop()
 
     def changed_all(self) -> None:
-        """Another process was this Computer before, or its rights changed: all that Agents know of it may be old."""
+        """Another process was this Computer before, or its rights changed: announce everything anew."""
         for verb in (CONFIG, TOOL_LIST, DESKTOP, FINDER):
             self.outbox.changed(verb)
         self.outbox.changed(CAPABILITIES, capabilities=self.index.capabilities)

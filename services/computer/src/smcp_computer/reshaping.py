@@ -149,8 +149,8 @@ class Results:
         tool: str,
         params: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """A result with what came out of it: in its `meta`, or in place of its content (`replace`). That of a tool that
-        failed stays as it is. Raises NotReshaped: the Agent gets it as it is, too, with `FAILED` in its `meta`."""
+        """Add the transformed value to a result's `meta`, or replace its content by it (`replace`). Failed results stay
+        as they are. Raises NotReshaped: the Agent gets the original with `FAILED` in its `meta`."""
         if result.get("isError") is True:
             return result
         # in a thread: an object of some MB takes a second, in which others get their answers

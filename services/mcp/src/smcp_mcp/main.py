@@ -43,7 +43,7 @@ def serve(
 @asynccontextmanager
 async def open_service(settings: McpSettings) -> AsyncIterator[str]:
     readiness, metrics = Readiness(), Metrics()
-    use_huge_pages()  # before requests come: it holds the loop for 0.1 s
+    use_huge_pages()  # before requests come: it blocks for 0.1 s
     async with (
         serve_health(settings, readiness, metrics) as health,
         open_mcp(settings, readiness, metrics) as url,

@@ -76,9 +76,9 @@ class Stored:
 
 class Bucket:
     """One bucket. All methods raise `Unavailable` where JetStream does not answer within 2 s, and without a connection.
-    A request for which this process stood still is made once more.
+    It repeats a request during which this process stood still.
 
-    Of many requests 32 at a time are sent, and their 2 s begin then. Where one got no answer, those behind it are not.
+    At most 32 requests are sent at a time, and their 2 s begin then. After one without an answer those that wait fail.
     """
 
     def __init__(self, name: str, js: JetStreamContext, kv: KeyValue, bus: Bus) -> None:
@@ -137,7 +137,7 @@ class Bucket:
             raise
         except (nats.errors.Error, TimeoutError) as error:
             if isinstance(error, TimeoutError) and asyncio.get_running_loop().time() > ends + OWN_LAG_S:
-                return await self._asked(ask, writing=writing)  # this process stood still; what it wrote is a Conflict
+                return await self._asked(ask, writing=writing)  # stood still; what was written is a Conflict
             self._unanswered += isinstance(error, TimeoutError) or _not_taken(error)
             _log.warning("the bucket %s does not answer: %s", self.name, describe(error))
             details = {"may_have_run": True} if writing and not _not_taken(error) else None

@@ -51,7 +51,7 @@ async def open_system(
     async with open_nats_server(up_model(options), directory / "nats") as nats, background() as tasks:
         tasks.start(nats.wait_for_end(), name="nats-server")
         secrets = {name: load_credentials(path) for name, path in nats.credentials.items()}
-        # those health ports are for this machine, and no setting can give two of them the same
+        # a free health port of loopback for each: `SMCP_HEALTH_PORT` is the gateway's
         alone = {"nats_url": nats.url, "nats_ca": None, "health_host": "127.0.0.1", "health_port": 0}
         registry = settings.registry.model_copy(update=alone)
         own = settings.gateway.model_copy(update={"nats_url": nats.url, "nats_ca": None})

@@ -176,7 +176,7 @@ def lines_of(page: Records) -> list[Line]:
 
 
 async def _lines(file: Path | None, wanted: Wanted) -> AsyncIterator[Line]:
-    """The records that may match, the oldest first: of the file, or of NATS's stream up to the last one of now."""
+    """The records that may match, oldest first: of the file, or of NATS's stream up to its present end."""
     if file is not None:
         for line in audit_reader.read_file(file):
             yield line

@@ -103,17 +103,17 @@ def read_file(path: Path) -> Iterator[Line]:
 
 
 class Repeats:
-    """Finds the records that say what another one says. A message that was sent again may be in the trail twice; an
-    approval may be recorded by two registries; a call that our SDK repeats, by each gateway that tried it."""
+    """Finds duplicate records: of a message that was sent again; of an approval, by two registries; of a call that our
+    SDK repeats, by each gateway that tried it."""
 
     def __init__(self) -> None:
         self._seen: dict[str, str] = {}
-        """When each of the last records was made, by its number and by what it says."""
+        """Times of the last records, by their numbers and by their contents."""
         self._best: dict[str, tuple[bool, str, str]] = {}
         """By call, of the repeat that says most: whether it was conclusive, when it ended, the number of its record."""
 
     def expect(self, record: dict[str, Any]) -> None:
-        """The record comes later. Without this, only what came before it hides a record."""
+        """`hide` gets this record later. Without this, only earlier records hide one."""
         call, attempt = _values(record, _CALL), _attempt(record)
         best = self._best.get(call)
         if _is_repeat(record) and (best is None or attempt > best or not _in_one_call(best[1], attempt[1])):
@@ -122,7 +122,7 @@ class Repeats:
                 del self._best[next(iter(self._best))]
 
     def hide(self, record: dict[str, Any]) -> bool:
-        """Whether the same came before, or another attempt says what became of the call, where this one does not."""
+        """Whether the same came before, or only another attempt tells the call's outcome."""
         attempt = _attempt(record)
         _, at, number = attempt
         what = _values(record, (*FIELDS[1:], "source") if "source" in record else (*_CALL, "outcome"))

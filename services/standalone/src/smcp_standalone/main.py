@@ -45,7 +45,7 @@ def options(version: Annotated[bool, version_option("smcp-standalone", "smcp")] 
 @app.command("trace")
 def show_trace() -> None:
     """Print the trace of a call: its spans as a tree, with times, processes and errors."""
-    # for the list of commands: `__main__` runs `trace_command` without this module
+    # only for `smcp --help`: `__main__` runs `trace_command` itself
 
 
 @app.command("up")

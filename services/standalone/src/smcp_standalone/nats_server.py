@@ -231,7 +231,7 @@ def user_entry(user: str, password: str, grant: Grant) -> dict[str, Any]:
 
 
 def _value(value: object) -> str:
-    """A text that begins with `$` is a variable of nats-server's environment, which is not quoted."""
+    """As JSON; `$NAME`, a variable of nats-server's environment, is not quoted."""
     return value if isinstance(value, str) and value.startswith("$") else _json(value)
 
 

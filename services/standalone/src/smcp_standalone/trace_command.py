@@ -51,7 +51,7 @@ class Span(NamedTuple):
     """`error.type`, or a sentence; None: it did not fail."""
     attributes: Mapping[str, Any]
     events: list[tuple[int, str]]
-    """When (ns), and what, as it is printed."""
+    """Time (ns), and text to print."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

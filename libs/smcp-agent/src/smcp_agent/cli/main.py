@@ -162,7 +162,7 @@ Query = Callable[..., Awaitable[Answer]]
 
 
 def asks(what: str, name: str | None = None) -> Callable[[Query], Query]:
-    """Define the command of a query: its parameters are those after the Agent; `what` is shown meanwhile."""
+    """Define the command of a query: its parameters are those after `agent`; `what`: its progress text."""
 
     def define(query: Query) -> Query:
         def command(context: typer.Context, **given: Any) -> None:

@@ -88,8 +88,7 @@ def ask(
     *,
     ids: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a command that makes one query, and print the answer; `shown` is shown meanwhile. `ids` are those of a call,
-    for its error."""
+    """Run a query with the progress `shown`, and print its answer. `ids`: of a call, for its error."""
     sent: dict[str, str] = {}
 
     async def work() -> bool:

@@ -116,7 +116,7 @@ class Addresses:
             try:
                 await asyncio.gather(*attempts, return_exceptions=True)
             except asyncio.CancelledError:
-                winner = None  # nobody gets it
+                winner = None  # close it, too
                 raise
             finally:
                 for each in attempts:

@@ -30,8 +30,8 @@ NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 
 class HttpSession:
     """Attributes:
-    max_payload: bytes of the largest message that the server accepts; None as long as it has not said so.
-    heartbeat_s: the server promised to send something at least so often; 0 as long as it has not said so.
+    max_payload: bytes of the largest message that the server accepts; None: not known yet.
+    heartbeat_s: the server promised to send something at least so often; 0: not known yet.
     socket: the WebSocket, once there is one.
     heard_at: when bytes came over it last (loop time).
     """

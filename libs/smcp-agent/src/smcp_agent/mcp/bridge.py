@@ -68,12 +68,12 @@ class OfficeServer:
 
     Args:
         agent: has entered the office.
-        may: whether the sender of an MCP request may use a tool (None: of the HTTP request that the current task
-            answers). Other tools are not listed.
+        may: whether the sender of an MCP request may use a tool; others are not listed. None: the HTTP request that the
+            current task answers.
         may_ask: whether the sender may use the resources, prompts and completion of the Computer of that name.
         listing: when the list is a search in place of all tools.
         max_chars: how many characters of a result the sender gets; the rest is a resource. None: everything.
-        when_gone: calls a function if the sender disconnects during the block: nobody answers what a tool elicits.
+        when_gone: a block that calls a function if the sender disconnects: nobody answers an elicitation then.
         watch_counter: limits the resources that a client watches, since all clients share the limit of one Agent.
     """
 

@@ -1,7 +1,7 @@
 """The configuration files of MCP clients, and the entry in them that starts `smcp-agent mcp`.
 
-What is in a file stays: one of which a part would be lost is not written. No secret is written: the token is in a file
-of its own. The formats are those of November 2026 (docs/guides/mcp-clients.md).
+A file of which any part would be lost is not written. No secret is written: the token is in a file of its own. The
+formats are those of November 2026 (docs/guides/mcp-clients.md).
 """
 
 import json

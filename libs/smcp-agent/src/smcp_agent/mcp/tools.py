@@ -151,8 +151,8 @@ class OfficeTools:
         return _result({"tools": shown, "total": len(found)})
 
     async def search(self, context: "Context", query: str) -> list[NamedTool]:
-        """The tools that have a word of the query, the best first, by BM25, whose numbers come from these tools alone:
-        nothing follows from tools that the client may not see."""
+        """The tools that have a word of the query, best first by BM25. Its statistics come from these tools alone, so
+        they reveal none that the client may not see."""
         found = self._visible(context)
         lengths = [each.length async for each in _in_turns(found)]
         wanted = sorted(set(_words(query)))

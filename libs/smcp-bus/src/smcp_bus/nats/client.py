@@ -149,7 +149,7 @@ class NatsClient:
                 while True:
                     await self._standing.wait()
                     bus.raise_if_cancelled()
-                    with suppress(NotConnected, bus.ConnectionLost):  # it broke: there is time for another connection
+                    with suppress(NotConnected, bus.ConnectionLost):  # it broke: wait for another one
                         await self.flush(config.connect_timeout)
                         break
         except (TimeoutError, BusError, nats_errors.Error) as error:
@@ -199,7 +199,7 @@ class NatsClient:
             _log.error("nats-py dropped a message: %s", error)
             self.dropped()
             return
-        if self._last_error is None or not isinstance(error, TimeoutError):  # an attempt that timed out says no reason
+        if self._last_error is None or not isinstance(error, TimeoutError):  # a time-out gives no reason
             self._last_error = error
         _log.debug("nats-py: %r", error)
         opening = self._opening

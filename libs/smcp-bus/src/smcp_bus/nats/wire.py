@@ -95,9 +95,9 @@ _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 
 def encode_head(headers: Headers, budget_ms: int | None = None) -> bytes:
-    """The block that goes before a body, a request's with its time budget first; empty where there is nothing to say.
+    """The header block before a body, a request's time budget first; empty if there are no headers.
 
-    Raises ValueError: a header holds a line break. A peer's value must not write a header of its own, or end the block.
+    Raises ValueError: a header holds a line break. A peer's value must not add a header, or end the block.
     """
     if not headers and budget_ms is None:
         return b""

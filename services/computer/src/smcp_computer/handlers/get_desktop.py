@@ -56,7 +56,7 @@ class _Part:
 
     server: str
     windows: list[Json]
-    """In the order of its list: the last one, until there is the one of now."""
+    """In list order: of the previous list until the current one is here."""
     readings: dict[str, Reading] = field(default_factory=dict)
     """By URI."""
     is_listed: bool = False
@@ -81,7 +81,7 @@ class Desktop:
     def __post_init__(self) -> None:
         self._running: dict[Key, Reading] = {}
         self._parts: set[_Part] = set()
-        """Of the desktops that wait for reads, which they share."""
+        """Of the desktops that are being read; they share reads."""
         self._kept: dict[Key, WindowRead] = {}
         """What was read last of each window, the one that was kept last at the end. One that is read in time is never
         taken from here: not every server announces changes."""
@@ -138,7 +138,7 @@ class Desktop:
                 async with asyncio.timeout(within):
                     while not (is_enough or all(part.is_done for part in parts)):
                         await came.wait()
-                        came.clear()  # before it looks: what comes meanwhile is looked at next
+                        came.clear()  # before the check, which a new window repeats
                         if size is not None:
                             looked = loop.time()
                             is_enough = self._is_certain(parts, size, history)

@@ -192,8 +192,8 @@ class ResourceHandlers:
         return server, result
 
     async def _of_listed(self, kind: Kind, name: str, request: GetPromptReq | CompleteReq, call: Call) -> Answered:
-        """The answer of the server that `serverId` names, or that lists the template or prompt; of several the one used
-        last that completes anything."""
+        """The answer of `serverId`, or of the server used last that lists the template or prompt; for a completion, the
+        first one with values."""
         routes, is_get = self._routes(call), isinstance(request, GetPromptReq)
         servers = await routes.listing(kind, name, request.serverId)
         params = request.payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -94,8 +94,8 @@ class Fleet:
     on_change: Callable[[], None]
     drain_s: float = DRAIN_S
     places: int = 2 * (os.cpu_count() or 1)
-    """How many programs start at the same time: if all did, the first would be ready as late as the last. Each wants a
-    core; one that starts for more than `place_s` waits for something else: a download, or for ever."""
+    """Programs that start at the same time: with all at once, the first would be ready as late as the last. One that
+    takes longer than `place_s` is not counted: it waits for a download, and not for a core."""
     place_s: float = 3.0
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class Fleet:
         return [name for name, supervisor in self.supervisors.items() if not supervisor.settled.is_set()]
 
     def unready(self) -> bool:
-        """Whether servers have their first start with this process."""
+        """Whether servers of the first configuration are not settled."""
         return any(not each.settled.is_set() for each in self._first)
 
     async def wait_settled(self, servers: Collection[str] | None = None) -> None:
@@ -162,7 +162,7 @@ class Fleet:
         return changes
 
     def stop(self) -> None:
-        """Make `run` end, once calls that run at servers no more configured have ended (`drain_s`)."""
+        """End `run`, once the calls at removed servers have ended (at most `drain_s`)."""
         self._stopping.set()
         for supervisor in self.supervisors.values():
             supervisor.stop()

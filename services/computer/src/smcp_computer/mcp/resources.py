@@ -59,7 +59,7 @@ LISTS: Final[Mapping[Kind, tuple[str, str, str]]] = {
     "templates": ("resources/templates/list", "resourceTemplates", "uriTemplate"),
     "prompts": ("prompts/list", "prompts", "name"),
 }
-"""MCP's method, the field of its result, and the field that tells one item from another."""
+"""MCP's method, the field of its result, and the field that identifies an item."""
 
 
 class Listed(NamedTuple):
@@ -80,9 +80,9 @@ class ListenStream:
         self._server, offered = self._connection.server, self._connection.client.server_capabilities
         self._tools = offered.tools is not None and offered.tools.list_changed is True
         self._resources = offered.resources is not None and offered.resources.list_changed is True
-        """Whether the server tells when these lists change."""
+        """Whether the server announces their changes."""
         self._wanted: dict[str, asyncio.Future[None]] = {}
-        """By URI: done once the server has agreed to tell of it."""
+        """By URI: done once the server has agreed."""
         self._needed = asyncio.Event()
         """Another stream is needed than the open one."""
         self._open: anyio.CancelScope | None = None
@@ -91,7 +91,7 @@ class ListenStream:
         self._is_broken = False
         """A stream broke, or could not be opened: it is opened again after a pause, or with the next request."""
         self._missed = False
-        """Changes were not received, since a stream broke."""
+        """A stream broke: changes may have been missed."""
         self._backoff = Backoff()
         self._closed: ServerError | None = None
         """Why there never will be a stream again."""
@@ -137,7 +137,7 @@ class ListenStream:
         try:
             honored = await tasks.start(self._stream, sorted(wanted))
             if self._open is None and not honored:
-                raise SubscriptionLost  # noqa: TRY301 -- it ended without a word: that says nothing of the resources
+                raise SubscriptionLost  # noqa: TRY301 -- it ended without refusing the resources
         except (MCPError, SubscriptionLost, TimeoutError) as error:
             asked = {uri: agreed for uri, agreed in wanted.items() if not agreed.done()}
             self._answer(asked, frozenset(), self._failure(error))
@@ -149,7 +149,7 @@ class ListenStream:
         missed, self._missed = self._missed, False
         if self._tools:
             self._notify(ToolsChanged(self._server))
-        if missed and self._resources:  # of the first stream only the tools were listed before
+        if missed and self._resources:  # before the first stream only tools were listed
             self._notify(ResourcesChanged(self._server))
         for uri in sorted(self._wanted) if missed else ():
             self._notify(ResourceUpdated(self._server, uri))
@@ -160,7 +160,7 @@ class ListenStream:
             if uri in honored:
                 if not agreed.done():
                     agreed.set_result(None)
-            elif self._wanted.get(uri) is agreed:  # else it is not wanted any more, or wanted anew
+            elif self._wanted.get(uri) is agreed:  # else it was given up, or asked for anew
                 del self._wanted[uri]
                 if agreed.done():
                     ended.add(uri)

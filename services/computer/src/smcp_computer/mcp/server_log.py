@@ -140,8 +140,8 @@ class StderrLog:
         self._is_shown = True
         """Whether the log shows these last lines."""
         self._told: tuple[str, int | None] | None = None
-        """Why it failed, as it was logged last, with the exit status. Until it is ready again its lines are logged at
-        `debug`: those of a process that ends stand in the line that tells of that."""
+        """The failure that was logged last, with the exit status. Until the server is ready again its lines are logged
+        at `debug`: the line about its end quotes them."""
         self.pid: int | None = None
         self.status: int | None = None
 

@@ -87,8 +87,8 @@ class Connection:
         """By tool: the header that repeats a parameter, by the parameter's path. In MCP 2026 over HTTP alone."""
 
     async def ping(self, *, timeout: float) -> None:
-        """Ask whether the server is there: each answer of it will do, also an error; `watch` tells whether one came.
-        Raises ServerFailed: HTTP answered in its place."""
+        """Ask whether the server is alive: any answer will do, also an error; `watch` tells whether one came. Raises
+        ServerFailed: HTTP refused the request."""
         self.watch.refused = ""
         try:
             try:
@@ -182,13 +182,13 @@ class Connection:
         labels: Mapping[str, str] = _NOTHING,
         may_ask: bool = False,
     ) -> dict[str, Any]:
-        """Send a request; its result's JSON as the server sent it. Cancelling the caller cancels it at the server. That
-        of a tool call has to be valid as a whole; of lists the protocol wants an invalid field of one resource to be a
-        warning (desktop.txt, metadata of windows).
+        """Send a request; returns its result's JSON as the server sent it. Cancelling the caller cancels it at the
+        server. Only a tool's result is validated here: in lists an invalid field is a warning (desktop.txt, metadata of
+        windows).
 
         Args:
             labels: attributes of the span of a tool call.
-            may_ask: whether the result may be that the server asks for input (`resultType: input_required`).
+            may_ask: whether the result may ask for input (`resultType: input_required`).
 
         Raises:
             RequestRefused, ServerTimedOut, ServerDied, AnswerTooLarge: see `errors`.
@@ -214,7 +214,7 @@ class Connection:
                 raise errors.BadAnswer(self.server, NOT_VALID) from None
             if result.get("isError") is None:
                 result.pop("isError", None)
-            elif not isinstance(result["isError"], bool):  # 1 and "true" are valid to the SDK, and not to an Agent
+            elif not isinstance(result["isError"], bool):  # the SDK takes 1 and "true", an Agent does not
                 raise errors.BadAnswer(self.server, NOT_VALID)
         if result.get("resultType") == "input_required" and not may_ask:
             raise errors.BadAnswer(self.server, f"asks for input for {method}, which is supported for tools only")
@@ -300,6 +300,6 @@ def _failed(span: Span, why: str, message: str | None = None) -> None:
 
 @cache
 def _shape(version: str) -> TypeAdapter[Any]:
-    """What the result of a tool has to be."""
+    """The schema of a tool's result."""
     shape: Any = SERVER_RESULTS["tools/call", version]
     return TypeAdapter(shape)

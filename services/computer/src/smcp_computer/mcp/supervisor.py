@@ -93,7 +93,7 @@ class Supervisor:
         """When it became ready in this life, by `time.monotonic()`; infinite: not yet."""
         self.connection: Connection | None = None
         self._opened = asyncio.Event()
-        """Set with each connection and each failure, and once there will be none."""
+        """Set at each connection and failure, and when it gives up."""
         self._wanted = asyncio.Event()
         """Set where a call waits for a connection."""
         self._is_over = False
@@ -219,7 +219,7 @@ class Supervisor:
                         self._end_waits()
                         await self._stopping.wait()
                     else:
-                        self._opened.set()  # who waits says again that it does
+                        self._opened.set()  # waiting calls set `_wanted` again
                         await set_within(min(pause, LEAST_PAUSE_S), self._stopping)
                         await set_within(pause - LEAST_PAUSE_S, self._wanted)
         finally:

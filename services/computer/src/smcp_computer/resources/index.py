@@ -137,7 +137,7 @@ class ResourceIndex:
         return [name for name, features in every if features and (features.subscribe or not subscribable)]
 
     def count(self, operation: str, left_out: int = 0) -> None:
-        """Count an operation over all servers: it skips those without resources, and left so many others out."""
+        """Count, for metrics, the servers that an operation skipped (no resources) or left out."""
         self.skipped[operation] += sum(each.ready and each.resources is None for each in self.supervisors.values())
         self.left_out[operation] += left_out
 
@@ -209,7 +209,7 @@ class ResourceIndex:
         await asyncio.gather(*(self.list(name) for name in servers if self.features(name)), return_exceptions=True)
 
     async def items(self, kind: Kind, server: str, timeout: float) -> Sequence[Json]:
-        """What it lists of that kind; templates and prompts are asked for now. Raises as `list`."""
+        """The server's items of a kind; only resources come from memory. Raises as `list`."""
         if kind == "resources":
             return tuple((await self.list(server, timeout)).values())
         lists = self.prompts(server) if kind == "prompts" else self.connection(server)
@@ -218,12 +218,12 @@ class ResourceIndex:
         except RequestRefused as error:
             if kind == "prompts" or error.code != types.METHOD_NOT_FOUND:
                 raise
-            return ()  # a server need not have any templates
+            return ()  # templates are optional
         self._events.warn(server, *found.problems)
         return found.items
 
     async def items_of_each(self, kind: Kind, servers: Sequence[str], timeout: float) -> dict[str, Sequence[Json]]:
-        """What each of them lists, without those that fail."""
+        """`items` by server, without those that fail."""
         found: dict[str, Sequence[Json]] = {}
 
         async def one(server: str) -> None:
@@ -292,7 +292,7 @@ def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
             case [str(of_kind), str(of), int(begin)] if of_kind == kind and server in (None, of) and begin >= 0:
                 if not isinstance(begin, bool):
                     return Position(kind, of, begin)
-    raise refused(CURSOR_FIELD, "is none that this list gave")
+    raise refused(CURSOR_FIELD, "is no cursor of this list")
 
 
 @dataclass(slots=True)

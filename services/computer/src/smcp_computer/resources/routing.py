@@ -49,7 +49,7 @@ class Budget:
 
 
 class Routes:
-    """The MCP servers for one request: all but those in `hidden`, which are not for its caller."""
+    """The MCP servers of one request: all but `hidden`, which its caller may not use."""
 
     def __init__(self, index: ResourceIndex, history: History, hidden: frozenset[str], call: Call) -> None:
         self._index, self._history, self._hidden = index, history, hidden
@@ -77,8 +77,8 @@ class Routes:
             raise not_found(f"this Computer has no MCP server {server!r}{hint}", field="serverId")
 
     def checked(self, uri: str, server: str | None) -> str:
-        """The URI to ask `server` (None: any) for. What a server is known to list counts whatever its form. Raises as
-        `check` where there is no such server, and Malformed (`checked_uri`)."""
+        """The URI to ask `server` (None: any) for; a listed one passes whatever its form. Raises as `check` for a
+        server that does not exist, and Malformed (`checked_uri`)."""
         if server is not None:
             self._check_known(server)
         lists = map(self._index.known, self._having("resources") if server is None else [server])
@@ -144,7 +144,7 @@ class Routes:
         return server_order(found, self._history.servers)
 
     def _having(self, kind: Kind, servers: Sequence[str] | None = None) -> list[str]:
-        """Those that are ready and have some of that kind."""
+        """Servers that are ready and offer that kind."""
         by_name = self._index.supervisors
         each = ((name, by_name[name]) for name in (self._servers if servers is None else servers))
         return [name for name, it in each if (it.prompts if kind == "prompts" else it.resources) is not None]

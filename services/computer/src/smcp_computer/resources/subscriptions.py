@@ -20,9 +20,9 @@ from smcp_proto.uris import resources_above, window_uri, without_query
 from smcp_service.lifecycle import Background
 
 Holder = str | None | tuple[()]
-"""An Agent by its name; None: one that did not say it. An office has one Agent at a time, so that is enough."""
+"""An Agent's name; None: its request has none. An office has one Agent at a time, so that is enough."""
 OWN: Final = ()
-"""The holder of what the desktop and the finder need."""
+"""This Computer: for its desktop and finder."""
 
 
 @dataclass
@@ -83,8 +83,7 @@ class Subscriptions:
                 self._ask(server, [uri])
 
     def want(self, server: str, uris: Collection[str]) -> None:
-        """Hold exactly these of the server for this Computer itself, in the background; what the server refuses is a
-        warning."""
+        """Set what this Computer itself holds of the server, in the background; a refusal is a warning."""
         holders, wanted = self._servers[server].holders, set(uris)
         for uri in [uri for uri, found in holders.items() if OWN in found and uri not in wanted]:
             self.release(OWN, server, uri)

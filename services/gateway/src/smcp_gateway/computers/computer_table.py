@@ -148,7 +148,7 @@ class ComputerTable:
         if not self.ownership.is_open or self.ownership.generation != generation:
             return False
         if owned.confirmed not in (-1, generation) and owned.subscriptions.clear():
-            owned.updates.missed()  # that an Agent left may not have been heard
+            owned.updates.missed()  # an Agent's leave may have been missed
         owned.confirmed = generation
         return True
 

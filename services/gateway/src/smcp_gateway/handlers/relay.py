@@ -69,7 +69,7 @@ class Relay:
         is not in the office), TimedOut, Unavailable (`details.may_have_run`), Internal (see `checked`), TooLarge (see
         `exact_json.check_cost`), BusError, or what the Computer answered."""
         caller, office, agent = call.caller, call.caller.office, call.caller.name
-        assert office is not None  # the dispatcher has let in members alone
+        assert office is not None  # the dispatcher lets only members pass
         assert agent is not None
         pending = PendingCall(
             session=caller.session,

@@ -53,14 +53,14 @@ _MARK: Final = "office"
 
 
 def write_cursor(verb: str, computer: str, inner: str | None) -> str | None:
-    """Where a list goes on: at that Computer's own cursor, or behind the Computer (None). Returns None: too long."""
+    """A list goes on at the Computer's cursor `inner`, or after that Computer (None). Returns None: too long."""
     fields = orjson.dumps([_MARK, verb, computer, inner])
     text = base64.urlsafe_b64encode(fields).rstrip(b"=").decode()
     return text if len(text) <= MAX_CURSOR else None
 
 
 def read_cursor(text: str, verb: str) -> tuple[str, str | None]:
-    """What `write_cursor` was given. Raises Malformed: not such a text, or of another list."""
+    """The Computer and its own cursor. Raises Malformed: no cursor of this list."""
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         fields: Any = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
@@ -76,7 +76,7 @@ def read_cursor(text: str, verb: str) -> tuple[str, str | None]:
 
 
 def unreadable() -> Malformed:
-    return refused(FIELD, "is none that this list gave")
+    return refused(FIELD, "is no cursor of this list")
 
 
 @dataclass(eq=False, repr=False)

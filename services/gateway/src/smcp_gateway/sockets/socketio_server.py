@@ -289,7 +289,7 @@ class SocketIoServer:
             frame = ack_frame(event.id, argument)
             if self._audit.trail.sink is None:
                 self.send(session, frame)
-            else:  # its record leaves with this round of the loop, and the answer after it
+            else:  # after its audit record, which is sent in this round of the loop
                 self._loop.call_soon(self.send, session, frame)
 
     async def _answer(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> Answer:
