@@ -132,8 +132,7 @@ class FinderFilter(TypedDict, total=False):
 
 
 class ResourceMethods:
-    """What `SmcpAgent` reads of Computers. Resources and prompts come as the MCP server lists them, with `serverId` if
-    the Computer adds it: ours does."""
+    """What `SmcpAgent` reads of Computers. Resources and prompts are as listed; our Computers add `serverId`."""
 
     _rpc: RpcClient
     _answers: AnswerCache

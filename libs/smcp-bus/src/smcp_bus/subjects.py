@@ -96,8 +96,7 @@ def operators(credential: str, verb: str) -> str:
 
 
 def destination(subject: str) -> tuple[str, str]:
-    """For traces: the subject with placeholders for its names, to group by, and the queue group that serves it, if
-    any."""
+    """For traces: the subject with placeholders for its names, and the queue group that serves it, if any."""
     match subject.split("."):
         case ["smcp", "v1", _, "client", _, verb]:
             return f"{ROOT}.{{office}}.client.{{computer}}.{verb}", OWNER_QUEUE

@@ -354,8 +354,7 @@ def forbidden_header(
     is_known = named is not None and (is_loopback(named["name"]) or named["name"] in (hosts or ()))
     if hosts is not None and not is_known:
         return "Host", "Host: this name is not allowed: see SMCP_ALLOWED_HOSTS"
-    # published clients (websocket-client) send the URL that they connect to as `Origin`. With an unknown name it may be
-    # a web page (DNS rebinding)
+    # websocket-client sends the URL that it connects to; by an unknown name it may be a page's (DNS rebinding)
     is_own = is_known and origin in (f"http://{host}", f"https://{host}")
     if "Origin" in headers and not is_own and origin not in origins:
         return "Origin", "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS"

@@ -233,8 +233,7 @@ class Membership:
             unwatch()
 
     async def leave(self) -> None:
-        """Start no more calls; `run` must have ended. At a restart, new requests wait for the next process; else the
-        seat is released."""
+        """Start no more calls, and release the seat unless it is kept for a restart; `run` must have ended."""
         self._problem = "left"
         self._ownership.moving = self._restart
         self._ownership.close("leaving the office")

@@ -183,8 +183,7 @@ class Connection:
         may_ask: bool = False,
     ) -> dict[str, Any]:
         """Send a request; returns its result's JSON as the server sent it. Cancelling the caller cancels it at the
-        server. Only a tool's result is validated here: in lists an invalid field is a warning (desktop.txt, metadata of
-        windows).
+        server. Only a tool's result is validated here: in lists an invalid field is a warning (desktop.txt).
 
         Args:
             labels: attributes of the span of a tool call.
