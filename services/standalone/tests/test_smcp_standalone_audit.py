@@ -297,6 +297,14 @@ def test_what_a_terminal_obeys_is_gone_before_a_formula_is_looked_for() -> None:
     assert csv_line(["\x1b[31m=1+1", "\u202ea", 5, None]) == "'=1+1,\ufffda,5,"
 
 
+async def test_a_record_with_white_space_between_its_values_is_one_line_of_json(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    file.write_bytes(b'{"kind":"call",\t"name":\r"a\\tb"}\n')
+    listed = audit("list", "--file", str(file), "--json")
+    assert json.loads(listed.stdout) == {"kind": "call", "name": "a\tb"}
+    assert "\t" not in listed.stdout
+
+
 async def test_no_command_prints_what_a_terminal_obeys_and_json_keeps_its_value(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     record = {"kind": "join", "name": "a\u202e\u009b31mb", "writer": "w\u009b31m\u202e", "seq": 2, "prev": ""}

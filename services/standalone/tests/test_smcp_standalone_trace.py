@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -260,11 +261,13 @@ async def test_without_a_call_it_names_what_is_missing() -> None:
     assert "required: REQ_ID" in shown.stderr
 
 
-async def test_help_names_what_it_takes() -> None:
+async def test_help_names_what_it_takes_and_shows_no_login() -> None:
     command = born(SMCP, "trace", "-h", knows=COMMANDS)
+    env = {**os.environ, "SMCP_TRACES_URL": "http://me:s3cret@127.0.0.1:1/a%20b"}
     shown = await anyio.to_thread.run_sync(
-        partial(subprocess.run, command, check=True, capture_output=True, text=True, timeout=60)
+        partial(subprocess.run, command, check=True, capture_output=True, text=True, timeout=60, env=env)
     )
+    assert "s3cret" not in shown.stdout
     assert all(word in shown.stdout for word in ("usage: smcp trace", "REQ_ID", "--url", "SMCP_TRACES_URL", "--json"))
 
 

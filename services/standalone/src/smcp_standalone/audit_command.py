@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import unicodedata
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
@@ -248,7 +249,7 @@ class _Shown:
         if self.full or self._repeats.hide(record) or not self.wanted.matches(record):
             return
         self.count += 1
-        text = line.raw.decode()
+        text = re.sub("[\t\r\n]", " ", line.raw.decode())  # in JSON they stand between values only
         if self._fields:
             record = {field: record.get(field) for field in self._fields}
             text = json.dumps(record, ensure_ascii=False)

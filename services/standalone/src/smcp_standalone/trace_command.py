@@ -58,10 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about = "Print the trace of a call: its spans as a tree, with times, processes and errors."
     parser = argparse.ArgumentParser("smcp trace", description=about)
     parser.add_argument("req_id", metavar="REQ_ID", help="the req_id of a call, or the id of a trace")
-    url = os.environ.get("SMCP_TRACES_URL") or DEFAULT_URL
-    parser.add_argument(
-        "--url", default=url, help=f"a store of traces with Jaeger's query API [SMCP_TRACES_URL: {url}]"
-    )
+    url, where = os.environ.get("SMCP_TRACES_URL") or DEFAULT_URL, f"[SMCP_TRACES_URL, else {DEFAULT_URL}]"
+    parser.add_argument("--url", default=url, help=f"a store of traces with Jaeger's query API {where}")
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     given = parser.parse_args(arguments)
     if not given.req_id or re.search(r"[\x00-\x1f\x7f-\x9f]", given.req_id):
