@@ -70,6 +70,22 @@ async def test_a_server_that_never_starts_is_logged_once_below_what_it_wrote(
     assert 1 <= len(own) <= 3  # of its first lives; later ones are logged at debug
 
 
+def test_what_a_server_writes_is_shown_after_it_was_ready_and_not_after_a_start_that_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    log = StderrLog("box")
+    for number, was_ready in enumerate((True, False)):
+        log.failed(ServerFailed("went away"), "it is started again", was_ready=was_ready)
+        log.process_started()
+        log.wrote(f"log in at https://login.example/{number}")
+    log.ready(1)
+    log.wrote("logged in")
+    assert [line for line in shown(caplog) if "'box'" not in line] == [
+        "log in at https://login.example/0", "logged in"
+    ]  # fmt: skip
+
+
 async def test_a_missing_command_is_logged_once_and_starts_when_installed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -140,8 +140,10 @@ class StderrLog:
         self._is_shown = True
         """Whether the log shows these last lines."""
         self._told: tuple[str, int | None] | None = None
-        """The failure that was logged last, with the exit status. Until the server is ready again its lines are logged
-        at `debug`: the line about its end quotes them."""
+        """The failure that was logged last, with the exit status."""
+        self._is_quiet = False
+        """A start failed: until the server is ready its lines are logged at `debug`; the line about its end quotes
+        them."""
         self.pid: int | None = None
         self.status: int | None = None
 
@@ -173,7 +175,7 @@ class StderrLog:
             self.note(f"it {text}" % tuple(cleaned))
 
     def ready(self, tools: int) -> None:
-        self._told = None
+        self._told, self._is_quiet = None, False
         _log.info("MCP server %r is ready with %s", self.server, counted(tools, "tool"))
         self.note(f"it is ready with {counted(tools, 'tool')}")
 
@@ -193,7 +195,7 @@ class StderrLog:
             if not (self._last and self._is_shown):
                 notes = "; ".join(filter(None, [notes, f"it said last: {' | '.join(self._last) or 'nothing'}"]))
         message = f"{reason} ({notes}); {outlook}" if notes else f"{reason}; {outlook}"
-        told, self._told = self._told, (reason, self.status)
+        told, self._told, self._is_quiet = self._told, (reason, self.status), not was_ready
         _log.log(logging.DEBUG if told == self._told else logging.WARNING, "MCP server %r: %s", self.server, message)
         self.note(self.clean(message))
         return reason
@@ -205,7 +207,7 @@ class StderrLog:
                 self._file.close()
 
     def _level(self, level: int) -> int:
-        if self._told is not None:
+        if self._is_quiet:
             return logging.DEBUG
         now = time.monotonic()
         if now >= self._minute_began + 60:
