@@ -64,7 +64,7 @@ def test_a_file_of_another_host_is_imported_in_our_structure(tmp_path: Path) -> 
     ("type_", "identifier", "more", "command"),
     [
         ("npm", "@example/weather", {"version": "1.2.3"}, "npx -y @example/weather@1.2.3"),
-        ("npm", "weather", {"runtimeHint": "bunx"}, "npx -y weather"),
+        ("npm", "weather", {"runtimeHint": "bunx"}, "bunx weather"),
         ("pypi", "weather", {"version": "1.0", "runtimeHint": "uvx"}, "uvx weather@1.0"),
         ("oci", "example.org/example/weather:1", {"version": "2"}, "docker run -i --rm example.org/example/weather:1"),
         ("oci", "example.org:5000/weather", {"version": "2"}, "docker run -i --rm example.org:5000/weather:2"),
@@ -97,8 +97,8 @@ def test_what_a_user_has_to_say_becomes_an_input() -> None:
                     {
                         "type": "named",
                         "name": "--node-options",
-                        "value": "--cpus={n} {other}",
-                        "variables": {"n": {"default": "2"}},
+                        "value": "--cpus={n} {other} {m}",
+                        "variables": {"m": {"value": "{n}"}, "n": {"default": "2"}},
                     }
                 ],
                 "packageArguments": [
@@ -116,7 +116,7 @@ def test_what_a_user_has_to_say_becomes_an_input() -> None:
     assert made["servers"]["weather"]["server_parameters"] == {
         "command": "npx",
         "args": [
-            "-y", "--node-options", "--cpus=${input:weather-n} {other}", "weather",
+            "-y", "--node-options", "--cpus=${input:weather-n} {other} {n}", "weather",
             "--units", "${input:weather-units}", "${input:weather-city}",
         ],
         "env": {"API_KEY": "${input:weather-API_KEY}"},

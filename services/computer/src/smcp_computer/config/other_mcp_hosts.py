@@ -6,6 +6,7 @@ errors name the fields as they are written. A `server.json` describes packages a
 run here is taken, and what its user has to say becomes an input. Pure.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -197,6 +198,7 @@ class _Package(_Part):
     registry_type: str
     identifier: str
     version: str | None = None
+    runtime_hint: str | None = None
     transport: _Transport = _Transport(type="stdio")
     runtime_arguments: list[_Argument] = Field(default_factory=list)
     package_arguments: list[_Argument] = Field(default_factory=list)
@@ -261,10 +263,10 @@ class _Inputs:
         return f"${{input:{id_}}}"
 
     def filled(self, text: str, variables: Mapping[str, _Value]) -> str:
-        for name, known in variables.items():
-            if (placeholder := f"{{{name}}}") in text:
-                text = text.replace(placeholder, self.text(name, known) or "")
-        return text
+        def value(found: re.Match[str]) -> str:
+            return self.text(found[1], variables[found[1]]) or "" if found[1] in variables else found[0]
+
+        return re.sub(r"\{([^{}]+)\}", value, text)
 
     def named(self, values: Iterable[_Named]) -> dict[str, str]:
         return {each.name: text for each in values if (text := self.text(each.name, each)) is not None}
@@ -280,7 +282,9 @@ class _Inputs:
 def _program(package: _Package, inputs: _Inputs) -> dict[str, Any]:
     command, *options = RUNNERS[package.registry_type]
     env = inputs.named(package.environment_variables)
-    if package.registry_type == "oci":
+    if package.runtime_hint not in (None, command):
+        command, options = package.runtime_hint or command, []
+    elif package.registry_type == "oci":
         options += [option for name in env for option in ("-e", name)]
     reference, is_image = package.identifier, package.registry_type == "oci"
     if package.version and not (is_image and ":" in reference.rpartition("/")[2]):
