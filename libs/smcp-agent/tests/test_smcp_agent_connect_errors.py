@@ -14,7 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from smcp_agent import CannotConnect, SmcpAgent, SmcpError
+from smcp_agent import CannotConnect, NotAllowed, SmcpAgent, SmcpError
+from smcp_testing.gateway_world import gateway_world
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.ports import Ports
 
@@ -80,6 +81,17 @@ async def test_an_http_error_is_named_by_its_status_and_what_is_no_gateway_by_th
         assert await why_not(f"http://{HOST}:{port}") == why
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize(("header", "value"), [("Host", "pc.example"), ("Origin", "http://page.example")])
+async def test_a_gateway_that_refuses_a_header_says_which_and_how_to_allow_it(
+    nats_url: str, header: str, value: str
+) -> None:
+    async with gateway_world(nats_url, registry=False) as world:
+        with pytest.raises(NotAllowed, match=f"{header}: .*: see SMCP_ALLOWED_{header.upper()}S") as refused:
+            async with SmcpAgent(world.url, office="office", name="bot", headers={header: value}):
+                pytest.fail("it connected")
+        assert refused.value.details == {"field": header}
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "5", '{"pingInterval":1e400,"pingTimeout":1}'])

@@ -176,7 +176,7 @@ class Connection:
 
     def _refused(self) -> SmcpError | None:
         data = self._refusal.get("data") if isinstance(self._refusal, dict) else None
-        return flat_error(self._refusal) or flat_error(data)
+        return flat_error(self._refusal) or flat_error(data) or flat_error(self._http.refusal)
 
     def _cannot(self, error: BaseException) -> CannotConnect:
         within, url = self._options.connect_timeout, without_login(self.url)

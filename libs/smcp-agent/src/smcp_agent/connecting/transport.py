@@ -34,6 +34,7 @@ class HttpSession:
     heartbeat_s: the server promised to send something at least so often; 0: not known yet.
     socket: the WebSocket, once there is one.
     heard_at: when bytes came over it last (loop time).
+    refusal: the JSON that refused the WebSocket.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class HttpSession:
         self.heartbeat_s = 0.0
         self.socket: aiohttp.ClientWebSocketResponse | None = None
         self.heard_at = 0.0
+        self.refusal: object = None
         self._transport: asyncio.Transport | None = None
         noted = self
 
@@ -70,12 +72,15 @@ class HttpSession:
         await self.session.close()
 
     async def _on_answer(self, _: object, context: object, params: aiohttp.TraceRequestEndParams) -> None:
-        connection = params.response.connection
-        if params.response.status == HTTPStatus.SWITCHING_PROTOCOLS and connection is not None:
+        response, connection = params.response, params.response.connection
+        if response.status == HTTPStatus.SWITCHING_PROTOCOLS and connection is not None:
             self._transport = connection.transport
             if self._transport is not None and isinstance(protocol := self._transport.get_protocol(), asyncio.Protocol):
                 self._on_bytes()
                 self._transport.set_protocol(_Listening(protocol, self._on_bytes, self._on_end))
+        elif response.status < HTTPStatus.INTERNAL_SERVER_ERROR and (response.content_length or HEADROOM) < HEADROOM:
+            with suppress(ValueError, RecursionError, aiohttp.ClientError):
+                self.refusal = await response.json()
 
     def _on_bytes(self) -> None:
         self.heard_at = asyncio.get_running_loop().time()
