@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from smcp_bus import callers
+from smcp_bus import callers, subjects
 from smcp_bus.callers import Caller, Rights, check_listed, read_only_hints, without_tools
+from smcp_bus.subjects import route
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas.tools import OnBehalf
 from smcp_testing.waiting import steps
@@ -116,7 +117,8 @@ def test_rights_arrive_at_a_computer_by_header_and_field_as_they_were(key: str |
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"tools": ["*"]}', '{"holder": "a", "tools": "*"}'])
 def test_rights_that_cannot_be_read_allow_nothing(text: str) -> None:
-    read = callers.from_headers({"Smcp-Rights": text}, "lab").rights
+    _, caller = route(subjects.client("lab", "box", "tool_call"), {"Smcp-Rights": text})
+    read = caller.rights
     assert read is not None
     assert not read.may_ask("box")
     assert not read.may_name("add")

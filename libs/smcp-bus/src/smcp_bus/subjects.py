@@ -19,7 +19,7 @@ from smcp_bus import registry_contract
 from smcp_bus.bus import NO_HEADERS, Headers, Incoming, Reply, RequestHandler, Subscription, once_connected
 from smcp_bus.callers import Caller, from_headers
 from smcp_bus.dispatch import Answer, Dispatcher, failed
-from smcp_bus.headers import ERROR, SUBJECT
+from smcp_bus.headers import ERROR, RIGHTS, SUBJECT
 from smcp_bus.nats.bus import Bus
 from smcp_proto import catalog
 from smcp_proto.catalog import Row
@@ -124,7 +124,7 @@ def route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller]:
     match subject.split("."):
         case ["smcp", "v1", office, "server", ("agent" | "computer") as role, name, verb]:
             prefix, caller = "server", Caller(role, decode_name(office), decode_name(name))
-        case ["smcp", "v1", office, "client", _, verb] if SUBJECT in headers:
+        case ["smcp", "v1", office, "client", _, verb] if SUBJECT in headers or RIGHTS in headers:
             prefix, caller = "client", from_headers(headers, decode_name(office))
         case ["smcp", "v1", office, "client", _, verb]:  # the office's Agent; without authentication no more is known
             prefix, caller = "client", Caller("agent", decode_name(office))
