@@ -64,7 +64,7 @@ class StoreUnusable(Failure):
 
 
 class Conflict(Exception):
-    """The key has another revision than the one that was decided on. Nothing was written."""
+    """The key has another revision than the one that was decided on: nothing was written, or just before (`_asked`)."""
 
 
 @dataclass(frozen=True, slots=True)
