@@ -9,15 +9,7 @@ import typer
 
 from smcp_mcp.app import open_mcp
 from smcp_mcp.settings import McpSettings, check_access
-from smcp_service.cli import (
-    SHORT_HELP,
-    allow_many_files,
-    check_config_option,
-    run_app,
-    serve_command,
-    use_huge_pages,
-    version_option,
-)
+from smcp_service.cli import SHORT_HELP, allow_many_files, check_config_option, run_app, serve_command, version_option
 from smcp_service.health import Readiness, serve_health
 from smcp_service.metrics import Metrics
 from smcp_service.settings import load_settings
@@ -43,7 +35,6 @@ def serve(
 @asynccontextmanager
 async def open_service(settings: McpSettings) -> AsyncIterator[str]:
     readiness, metrics = Readiness(), Metrics()
-    use_huge_pages()  # before requests come: it blocks for 0.1 s
     async with (
         serve_health(settings, readiness, metrics) as health,
         open_mcp(settings, readiness, metrics) as url,

@@ -77,7 +77,7 @@ class Bus(NatsClient):
         """Subjects (in lower case) that nats-server has refused to subscribe to."""
 
     def stats(self) -> dict[str, int]:
-        """Sizes of the internal tables, for metrics and leak checks (described at `measure_bus`)."""
+        """Sizes of the internal tables, for metrics and leak checks."""
         requests = [entry.outgoing for entry in self._inbox.entries.values() if isinstance(entry, PendingReply)]
         return {
             "pending": len(self._inbox.entries),
