@@ -1,4 +1,6 @@
 import re
+import time
+from hashlib import sha256
 from typing import Any
 
 from hypothesis import given
@@ -73,6 +75,24 @@ def test_a_qualified_name_that_another_tool_has_too_gets_a_hash() -> None:
     assert found["red", "red__echo"] == "red__echo"
     assert found["blue", "echo"] == "blue__echo"
     assert re.fullmatch(r"red__echo_[0-9a-f]{8}", found["red", "echo"])
+
+
+def test_a_tool_costs_little_more_to_name_among_hundreds_of_computers() -> None:
+    began = time.process_time()
+    named(red=[f"t{number}" for number in range(20_000)])
+    of_one = time.process_time() - began
+    named(**{f"pc{each}": [f"t{each}_{number}" for number in range(50)] for each in range(400)})
+    assert time.process_time() - began - of_one < 5 * of_one
+
+
+def test_a_computer_that_takes_each_name_of_its_own_tool_costs_one_look_at_each() -> None:
+    digests = (sha256(("red\0echo" + "\0" * salt).encode()).hexdigest()[:8] for salt in range(8000))
+    taken = [f"red__echo_{digest}" for digest in digests]
+    began = time.process_time()
+    found = named(red=["echo", "red__echo", *taken], blue=["echo"])
+    assert time.process_time() - began < 2
+    assert re.fullmatch(r"red__echo_[0-9a-f]{8}", found["red", "echo"])
+    assert found["red", "echo"] not in taken
 
 
 def test_the_description_names_the_computer_if_the_name_does_not() -> None:

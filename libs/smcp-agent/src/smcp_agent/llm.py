@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
 from smcp_agent.results import CallResult, Content, ImageContent, OnInput, ResourceContent, TextContent, as_text
 from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S, CallOptions, ToolCallMethods, allowed_chars
+from smcp_proto.member_names import MAX_NAME_LENGTH
 from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas import SMCPTool, ToolMeta
 from smcp_proto.validation import refused
@@ -35,6 +36,7 @@ MAX_PICTURE: Final = 5 * 1024 * 1024
 """Characters of base64: the limit of Anthropic's API for one picture, the smaller of the two."""
 NOTHING: Final = "(the tool returned nothing)"
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
+_QUALIFIED: Final = re.compile("(?=__)")
 
 _Result = TypeVar("_Result")
 
@@ -304,34 +306,38 @@ def name_tools(
     tool that no other tool gets, also while theirs is not there."""
     pairs = {(computer, tool.name): tool for computer, listed in tools.items() for tool in listed}
     names: dict[tuple[str, str], str] = dict(kept or {})
-    unnamed = {pair: _names(*pair, tools) for pair in pairs if pair not in names}
+    qualifying, taken = qualifiers(tools), {READ_RESULT, *names.values()}
+    unnamed = {pair: _names(*pair, qualifying) for pair in pairs if pair not in names}
     while unnamed:
         wanted = {pair: next(candidates) for pair, candidates in unnamed.items()}
-        taken = Counter([READ_RESULT, *wanted.values(), *names.values()])
-        for pair, name in wanted.items():
-            if taken[name] == 1:
-                names[pair] = name
-                del unnamed[pair]
+        times = Counter(wanted.values())
+        found = {pair: name for pair, name in wanted.items() if times[name] == 1 and name not in taken}
+        names |= found
+        taken.update(found.values())  # a Computer may choose names so that one of them takes thousands of rounds
+        unnamed = {pair: candidates for pair, candidates in unnamed.items() if pair not in found}
     return [NamedTool(names[pair], pair[0], pairs[pair]) for pair in sorted(pairs)]
 
 
-def _names(computer: str, tool: str, computers: Iterable[str]) -> Iterator[str]:
+def _names(computer: str, tool: str, qualifying: Collection[str]) -> Iterator[str]:
     """Names for a tool, the best first."""
     qualified = f"{computer}__{tool}"
-    for name in (qualified if looks_foreign(tool, computer, computers) else tool, qualified):
+    for name in (qualified if looks_foreign(tool, computer, qualifying) else tool, qualified):
         is_legal = len(name) in range(1, MAX_NAME + 1) and not _ILLEGAL.search(name)
         yield name if is_legal else _with_digest(name, f"{computer}\0{tool}")
     for salt in count():
         yield _with_digest(qualified, f"{computer}\0{tool}" + "\0" * salt)
 
 
-def looks_foreign(name: str, computer: str, computers: Iterable[str]) -> bool:
+def qualifiers(computers: Iterable[str]) -> frozenset[str]:
+    """What stands before `__` in the qualified names of these Computers."""
+    return frozenset(form for each in computers for form in (each, _ILLEGAL.sub("_", each)))
+
+
+def looks_foreign(name: str, computer: str, qualifying: Collection[str]) -> bool:
     """Whether a Computer's name for something of its own looks like the qualified name of another Computer's."""
-
-    def is_qualified_by(other: str) -> bool:
-        return name.startswith((f"{other}__", f"{_ILLEGAL.sub('_', other)}__"))
-
-    return not is_qualified_by(computer) and any(map(is_qualified_by, computers))
+    # not Computer by Computer: an office may have thousands of them, each with thousands of tools
+    begins = {name[: each.start()] for each in _QUALIFIED.finditer(name, 0, MAX_NAME_LENGTH + 2)}
+    return not begins.isdisjoint(qualifying) and begins.isdisjoint(qualifiers([computer]))
 
 
 def openai_tool(named: NamedTool, api: OpenAIApi = "chat") -> OpenAITool:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotFound, SmcpError
-from smcp_agent.llm import looks_foreign
+from smcp_agent.llm import looks_foreign, qualifiers
 from smcp_agent.results import LinkContent
 from smcp_agent.rpc import JsonObject
 from smcp_agent.tool_calls import MAX_CHARS, RESULT_SCHEME
@@ -235,8 +235,9 @@ class OfficePrompts:
         silent = set(self._agent.computers()) - found.keys()
         self._named = {name: at for name, at in self._named.items() if at in there or at[0] in silent}
         listed: dict[str, dict[str, Any]] = {}
+        qualifying = qualifiers(self._agent.computers())
         for at, each in there.items():
-            own = () if looks_foreign(at[2], at[0], self._agent.computers()) else (at[2],)
+            own = () if looks_foreign(at[2], at[0], qualifying) else (at[2],)
             for name in (*own, "__".join(filter(None, at))):
                 if self._named.setdefault(name, at) == at:
                     listed[name] = {**each, "name": name}
