@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from smcp_agent import Event, NotAllowed, NotFound, SmcpAgent, ToolsChanged
+from smcp_agent import Event, NotAllowed, NotFound, ResourcesChanged, SmcpAgent, ToolsChanged
 from smcp_bus import subjects
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
@@ -162,6 +162,17 @@ async def test_a_server_whose_allow_has_no_place_for_a_subject_is_not_there_for_
             for ask in (anna.read_resource, anna.subscribe_resource):
                 async with refused("serverId"):
                     await ask(NAME, document["uri"], server="desk")
+
+
+async def test_what_the_whole_office_hears_does_not_name_a_server_with_allow(nats_url: str) -> None:
+    servers = {"tools": configs.stdio(), "desk": {**DESK, "allow": {"subjects": ["b*"]}}}
+    async with office(nats_url, "nats", servers) as (world, computer), agent(world, "anna") as anna:
+        heard: list[Event] = []
+        anna.on_event(heard.append)
+        said = [each.model_dump_json() for each in await anna.list_room()]
+        computer.fleet.restart("desk")
+        await eventually(lambda: any(isinstance(each, ResourcesChanged) for each in heard))
+        assert not [each for each in [*said, *map(str, heard)] if "desk" in each]
 
 
 async def test_a_call_of_an_unknown_tool_names_the_one_that_may_be_meant(nats_url: str) -> None:

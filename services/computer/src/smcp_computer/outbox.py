@@ -90,8 +90,8 @@ class ComputerOutbox(Outbox):
         body = resources_body(self.office, self.computer, "updated", named, params)
         self.put(Key(UPDATED, server, uri, agent), body)
 
-    def list_changed(self, server: str) -> None:
-        body = resources_body(self.office, self.computer, "list_changed", {"serverId": server})
+    def list_changed(self, server: str, *, named: bool) -> None:
+        body = resources_body(self.office, self.computer, "list_changed", {"serverId": server} if named else {})
         self.put(Key(LIST_CHANGED, server), body)
 
 
@@ -124,6 +124,8 @@ class OfferedResources:
         self._listed: dict[tuple[str, str], set[str]] = {}
         """URIs by server and scheme; windows without their queries."""
         self._entered = False
+        self._having: set[str] = set()
+        """The servers with resources, when one started or ended last."""
         self._capabilities = self.index.capabilities
         self.events.listen(self._on_event)
 
@@ -176,9 +178,9 @@ class OfferedResources:
 
     def _on_start_or_end(self, server: str) -> None:
         self.cache.changed(server)
-        had_resources = server in self._capabilities["resources"]["byServer"]
+        had_resources, self._having = server in self._having, set(self.index.servers())
         self._on_list(server)
-        if had_resources or self.index.features(server) is not None:
+        if had_resources or server in self._having:
             self._list_changed(server)
 
     def _on_list(self, server: str) -> None:
@@ -200,7 +202,7 @@ class OfferedResources:
 
     def _list_changed(self, server: str) -> None:
         if self._entered:
-            self.outbox.list_changed(server)
+            self.outbox.list_changed(server, named=self.index.is_for_all(server))
 
     def _compare_hosts(self, server: str) -> None:
         hosts = self.index.known(server).hosts

@@ -143,14 +143,20 @@ class ResourceIndex:
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """The wire's `Capabilities`, in both of the forms that are legal: flags, and `aggregate` with `byServer`."""
+        """The wire's `Capabilities`, in both of the forms that are legal: flags, and `aggregate` with `byServer`. The
+        whole office sees them, so a server with `allow` is not named."""
         by_server = {
             name: {"subscribe": bool(features.subscribe), "listChanged": bool(features.list_changed)}
             for name in sorted(self.supervisors)
             if (features := self.features(name)) is not None
         }
         whole = {flag: any(said[flag] for said in by_server.values()) for flag in ("subscribe", "listChanged")}
-        return {"resources": {**whole, "aggregate": whole, "byServer": by_server}}
+        named = {name: said for name, said in by_server.items() if self.is_for_all(name)}
+        return {"resources": {**whole, "aggregate": whole, "byServer": named}}
+
+    def is_for_all(self, server: str) -> bool:
+        """Whether every member of the office may see it."""
+        return server not in self.supervisors or self.supervisors[server].host.allow is None
 
     def connection(self, server: str) -> Resources:
         """For reading and subscribing. Raises ServerNotRunning: it is not ready, has no resources, or was removed."""
