@@ -188,8 +188,6 @@ async def test_after_20_wrong_tokens_of_an_address_wrong_ones_get_429_and_right_
         for said in ways:  # 20 wrong ones a minute locked out right ones of the same address, too
             async with connected(world.url, transports=[transport], **said) as client:
                 assert await client.join("agent", "anna", "office") == [True, None]
-        wrong_key = {"Authorization": f"Bearer {key}x"}  # another client's mistake: it hears what is wrong
-        assert (await handshake(world, transport, wrong_key))[0] == 401
 
 
 @pytest.mark.rule("answers.connect.token.tries")

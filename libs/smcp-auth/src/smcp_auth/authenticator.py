@@ -24,8 +24,6 @@ _BEARER: Final = re.compile(r"bearer +(?P<token>\S.*?)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 _UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
 """Characters that are not allowed there (RFC 6750, 3)."""
-_KEY_ID: Final = 32
-"""Characters of a key's id, at most."""
 
 LOOK_S: Final = 1.0
 """How often services look which tokens have expired or were revoked (seconds)."""
@@ -113,12 +111,12 @@ class Authenticator:
         try:
             return await self._holder_of(token, sent_in, audience)
         except NotAuthenticated as error:
-            self._count(source, token or "", error)
+            self._count(source, error)
             raise
 
-    def _count(self, source: str, token: str, error: NotAuthenticated) -> None:
-        """Count and log a wrong token. Raises RateLimited: too many came from this address under this key's id."""
-        if wait := self._throttle.take(f"{source} {_key_id(token)}"):
+    def _count(self, source: str, error: NotAuthenticated) -> None:
+        """Count and log a wrong token. Raises RateLimited: too many came from this address."""
+        if wait := self._throttle.take(source):
             self.refusals["throttled"] += 1
             details = {"retry_after_s": math.ceil(wait)}
             raise RateLimited("too many wrong tokens came from this address", details=details) from None
@@ -156,7 +154,3 @@ def bearer_token(header: str) -> str | None:
 def quoted(text: str) -> str:
     """As a quoted parameter of the header `WWW-Authenticate` may hold it."""
     return _UNQUOTED.sub("?", text)
-
-
-def _key_id(token: str) -> str:
-    return token.removeprefix(PREFIX).partition("_")[0][:_KEY_ID] if token.startswith(PREFIX) else ""

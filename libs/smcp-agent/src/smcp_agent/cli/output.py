@@ -24,7 +24,7 @@ from smcp_agent import events
 from smcp_agent.cli.parameters import json_types
 from smcp_agent.errors import BadReply, SmcpError, may_have_run
 from smcp_agent.resources import windows
-from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents, as_text
+from smcp_agent.results import AudioContent, CallResult, ImageContent, ResourceContents, as_text
 from smcp_agent.rpc import JsonObject
 from smcp_proto.printable import printable, printable_json, stacked_rows
 from smcp_proto.schemas import SessionInfo, SMCPTool, ToolProgress
@@ -98,7 +98,7 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
     numbers = count(1)  # continues after the last number, as a result may have thousands of pictures
     files: list[str | None] = []
     for block in result.content:
-        data = _base64_of(block)
+        data = block.data if isinstance(block, ImageContent | AudioContent) else getattr(block, "blob", None)
         if data is None:
             files.append(None)
             continue
@@ -117,10 +117,6 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
             files.append(str(path))
             break
     return files
-
-
-def _base64_of(block: Content) -> str | None:
-    return block.data if isinstance(block, ImageContent | AudioContent) else getattr(block, "blob", None)
 
 
 def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:

@@ -95,7 +95,7 @@ _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 
 def encode_head(headers: Headers, budget_ms: int | None = None) -> bytes:
-    """The header block before a body, a request's time budget first; empty if there are no headers.
+    """The header block before a body, a request's time budget first; empty if it has nothing to say.
 
     Raises ValueError: a header holds a line break. A peer's value must not add a header, or end the block.
     """
