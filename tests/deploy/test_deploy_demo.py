@@ -107,7 +107,7 @@ async def test_the_demo_agent_and_an_mcp_client_call_a_tool(
             assert code == 0, (output, errors)
             assert "The pod's repository was made" in output
         mcp = await start(stack, kubelet, "mcp")
-        url = f"{(await mcp.process.logged('ready'))['url']}/mcp/demo%20office"
+        url = f"{(await mcp.process.logged('listening'))['url']}/mcp/demo%20office"
         token = base64.b64decode(secrets["smcp-agent"]["token"]).decode()
         async with office_client(url, Authorization=f"Bearer {token}") as client:
             assert "The pod's repository was made" in await client.text("git_log", repo_path=str(repository))

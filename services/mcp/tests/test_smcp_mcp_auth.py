@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,11 +30,14 @@ from smcp_testing import issuer
 from smcp_testing.bridged import ERAS
 from smcp_testing.context_computer import WINDOW, computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.issuer import ISSUER, shared_token
 from smcp_testing.mcp_service import INITIALIZE, META, OfficeClient, Service, mcp_service, office_client
+from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 
+COMMAND = Path(sys.executable).with_name("smcp-mcp")
 SECRET = "a shared secret of the tests, long enough"
 PUBLIC = "https://mcp.example"
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
@@ -363,6 +367,20 @@ async def test_smcp_mcp_is_ready_only_while_a_gateway_lets_it_in(monkeypatch: py
         await eventually(lambda: problem() == cannot)
         await gateway.start()
         await eventually(lambda: problem() is None)
+
+
+async def test_smcp_mcp_logs_that_it_listens_and_that_it_is_ready_once_a_gateway_lets_it_in() -> None:
+    async with fake_gateway() as gateway:
+        url = gateway.url
+        await gateway.stop()
+        variables = {"SMCP_URL": url, "SMCP_MCP_PORT": "0", "SMCP_HEALTH_PORT": "0"}
+        async with service_process(*born(COMMAND, knows=COMMANDS), env=variables) as process:
+            assert (await process.logged("listening"))["url"].startswith("http://127.0.0.1:")
+            await process.logged("not ready")
+            await gateway.start()
+            await process.logged("ready")
+            told = [line["event"] for line in process.log if line["event"] in ("listening", "not ready", "ready")]
+            assert told == ["listening", "not ready", "ready"]
 
 
 async def test_smcp_mcp_whose_own_quota_is_used_up_is_ready() -> None:
