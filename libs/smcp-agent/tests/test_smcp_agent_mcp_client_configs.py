@@ -129,6 +129,18 @@ def test_print_gives_the_entry_and_writes_nothing(home: Path, client: str) -> No
     assert list(home.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [(["--typo"], "--typo"), (["--max-tools", "many"], "--max-tools"), (["--tools", "search", "git"], "'git'")],
+)
+def test_an_option_that_smcp_agent_mcp_would_refuse_is_refused_and_nothing_is_written(
+    home: Path, more: list[str], why: str
+) -> None:
+    code, out, err = install("cursor", "--yes", "--", *more)
+    assert (code, out, why in err) == (2, "", True)
+    assert list(home.iterdir()) == []
+
+
 @pytest.mark.parametrize("client", FILES)
 def test_install_writes_once_and_replaces_no_entry(home: Path, client: str) -> None:
     path = put(home, client)

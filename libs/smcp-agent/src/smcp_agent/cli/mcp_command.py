@@ -118,6 +118,7 @@ def install(
     arguments += [] if context.find_root().params["name"] is None else ["--name", chosen.name]
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     arguments += more or []
+    _check_options(context, arguments)
     wanted = {**known.fields, "command": _command(), "args": arguments}
     print_hint(f"The entry for {known.title}, whose file is {known.path}:")
     typer.echo(known.text(entry, wanted), nl=False)
@@ -136,6 +137,16 @@ def install(
         print_failure(f"{known.path} is left as it is: {error}")
         raise typer.Exit(FAILED) from None
     print_hint(f"Written. {f'The former file is {backup}. ' if backup else ''}Restart {known.title}.")
+
+
+def _check_options(context: typer.Context, arguments: list[str]) -> None:
+    """Raises UsageError: `smcp-agent` would not take these arguments of `mcp`."""
+    assert context.parent is not None
+    command = context.parent.command
+    with context.find_root().command.make_context("smcp-agent", list(arguments)) as outer:
+        _, surplus, _ = command.make_parser(command.make_context("mcp", outer.args[:], outer)).parse_args(outer.args)
+    if surplus:
+        raise typer.BadParameter(f"{surplus[0]!r} is no option of `smcp-agent mcp`", param_hint="OPTION")
 
 
 def _command() -> str:
