@@ -427,6 +427,7 @@ async def test_an_unknown_query_parameter_is_400_and_named() -> None:
 async def test_a_client_of_an_office_without_computers_is_told_so(era: str) -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
         async with office_client(service.office("ofice") + "?tools=search", era) as client:
+            assert "the office has no tools now: is a Computer in it" in (client.client.instructions or "")
             assert "is a Computer in it, and is the name of the office right?" in await client.text(
                 "search_tools", query="x"
             )
@@ -435,6 +436,7 @@ async def test_a_client_of_an_office_without_computers_is_told_so(era: str) -> N
             await eventually(lambda: gateway.seen("client:get_tools"))
             async with office_client(service.office("ofice"), era) as second:
                 assert await second.text("echo") == "echo"
+                assert "no tools" not in (second.client.instructions or "no tools")
 
 
 async def test_mcp_clients_see_the_name_of_the_service() -> None:

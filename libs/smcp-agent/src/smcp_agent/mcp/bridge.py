@@ -38,7 +38,7 @@ from smcp_agent.errors import Malformed, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
 from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, ask_each, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
-from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
+from smcp_agent.mcp.tools import DESCRIBE, NO_TOOLS, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_agent.results import InputAnswer, InputRequest
 from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool, ToolProgress
 from smcp_proto.validation import mended
@@ -103,7 +103,6 @@ class OfficeServer:
             name,
             version=version("smcp-agent"),
             title=f"Office {agent.office}",
-            instructions=INSTRUCTIONS,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             get_tool_input_schema=self._listed.input_schema,
@@ -169,6 +168,7 @@ class OfficeServer:
     def _name(self) -> None:
         named = sorted(name_tools(self._tools, RESERVED | self._kept), key=lambda each: each.name)
         self._listed.put(named)
+        self.server.instructions = INSTRUCTIONS if named else f"{INSTRUCTIONS} When this was written, {NO_TOOLS}"
         there = {(each.computer, each.tool.name): each.name for each in named}
         gone = [pair for pair in self._kept if pair not in there]
         for pair in gone[:-MAX_KEPT]:

@@ -45,6 +45,7 @@ TURN_S: Final = 0.005
 SEARCH, DESCRIBE, CALL = "search_tools", "describe_tool", "call_tool"
 RESERVED: Final = {("", name): name for name in (SEARCH, DESCRIBE, CALL)}
 """In the form of `name_tools`: no tool of a Computer gets these names."""
+NO_TOOLS: Final = "the office has no tools now: is a Computer in it, and is the name of the office right?"
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
 """In a tool's `_meta`, true: clients with a search of their own list it. A key of Claude Code's."""
@@ -142,7 +143,7 @@ class OfficeTools:
             return _result(mcp_tool(self.find(context, checked(_Describe, **(arguments or {})).name)))
         given = checked(_Search, **(arguments or {}))
         if not self._tools:
-            raise NotFound("the office has no tools now: is a Computer in it, and is the name of the office right?")
+            raise NotFound(NO_TOOLS)
         found = await self.search(context, given.query)
         shown = [
             {"name": each.name, "computer": each.computer, "description": _one_line(each.tool.description)}
