@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from smcp_agent.cli.main import app
-from smcp_testing.agent_command import ended, start
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.agent_command import ended, line, start
+from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway, tool
+from smcp_testing.waiting import eventually
 
 JsonObject = dict[str, Any]
 
@@ -80,6 +81,33 @@ async def test_a_call_that_nobody_confirmed_in_time_is_not_said_to_have_been_sto
         gateway.answers["client:tool_call"] = answer
         _, out, err = await run(gateway, "call", "red", "echo")
         assert (out, err.splitlines()[0]) == ("the tool 'echo' was not run\n", "the time of the call was up")
+
+
+async def test_a_call_that_needs_an_answer_says_who_can_give_it() -> None:
+    form = {"method": "elicitation/create", "params": {"message": "Run it?", "requestedSchema": {}}}
+    asked = {"requests": {"a2c_approval": form}, "state": "s", "expires_in_s": 60}
+
+    async def answer(data: JsonObject) -> Any:
+        return {"content": [], "isError": True, "meta": {"a2c_input_required": asked}}
+
+    async with fake_gateway() as gateway:
+        gateway.answers["client:tool_call"] = answer
+        code, out, err = await run(gateway, "call", "red", "echo")
+        assert (code, out) == (1, "Nobody answered, and the call was cancelled.\n")
+        assert "smcp-agent call cannot answer it" in err
+        assert "SMCP_CONFIRM=ask" in err
+
+
+async def test_a_call_whose_connection_is_lost_says_so_and_goes_on() -> None:
+    async with fake_gateway() as gateway:
+        answered_the_second_time(gateway)
+        process = await start(gateway, "call", "red", "echo", forked=True)
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        await gateway.stop()
+        assert re.fullmatch(r"The connection is lost \(.+\); trying again \.\.\.\n", await line(process.stderr))
+        await gateway.start()
+        code, out, err = await ended(process)
+        assert (code, out, "lost" in err) == (0, b"done\n", False)
 
 
 async def test_a_missing_parameter_is_named_as_one_and_not_as_an_option_that_nobody_used() -> None:

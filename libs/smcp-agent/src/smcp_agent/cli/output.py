@@ -31,6 +31,10 @@ from smcp_proto.schemas import SessionInfo, SMCPTool, ToolProgress
 
 MAX_ROWS: Final = 200
 """Rows of a table with a border, which takes rich a few milliseconds for each row; more rows are printed stacked."""
+CANNOT_ANSWER: Final = (
+    "smcp-agent call cannot answer it. An MCP client can (smcp-agent mcp), a program can (on_input), or the Computer asks "
+    "its own user (SMCP_CONFIRM=ask, SMCP_ELICIT=terminal)."
+)
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
 
@@ -130,6 +134,8 @@ def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:
         print_failure("the time of the call was up")
     elif result.is_error:
         print_failure("the call was cancelled" if result.cancelled else "the call failed")
+    if result.input_required:
+        print_hint(CANNOT_ANSWER)
     summary = f"{result.duration_s:.3f} s; smcp trace {result.trace_id}"
     Console(stderr=True, soft_wrap=True).print(f"[dim]{summary}[/dim]", highlight=False)
 

@@ -20,6 +20,7 @@ from smcp_agent.cli.output import print_error, print_event, print_hint, print_js
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import Token
 from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, NotAuthenticated, SmcpError
+from smcp_agent.events import Disconnected, Event, Reconnected
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -27,6 +28,8 @@ STOPPED: Final = 128
 """A signal ended the command: the signal's number is added, as shells do."""
 ENDING: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGHUP)
 """They end a command as ctrl-C does, unless they are ignored, as `nohup` has it."""
+LOST_S: Final = 2.0
+"""A gateway that is replaced, or another one, has the Agent back sooner."""
 HELP_S: Final = 2.0
 """How long a completion may take, and the reason why there are no tools."""
 
@@ -94,6 +97,7 @@ def ask(
     async def work() -> bool:
         with shown:
             async with chosen.agent() as agent:
+                _tell_when_lost(agent)
                 sent.update(ids or {})
                 answer = await query(agent)
         if chosen.json:
@@ -103,6 +107,21 @@ def ask(
         return not answer.failed
 
     run(chosen, work(), ids=sent)
+
+
+def _tell_when_lost(agent: SmcpAgent) -> None:
+    """Say when the connection has been lost for some seconds: a call waits for another one, for its whole time."""
+    timers: list[asyncio.TimerHandle] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Disconnected):
+            said = f"The connection is lost ({event.reason}); trying again ..."
+            timers.append(asyncio.get_running_loop().call_later(LOST_S, print_hint, said))
+        elif isinstance(event, Reconnected):
+            while timers:
+                timers.pop().cancel()
+
+    agent.on_event(hear)
 
 
 async def follow(options: Options, seconds: float | None) -> bool:
