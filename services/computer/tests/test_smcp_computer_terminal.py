@@ -51,15 +51,16 @@ async def test_a_secret_is_not_shown_while_it_is_typed_and_what_follows_is() -> 
         assert "s3cret" not in user.shown
 
 
-async def test_an_option_is_chosen_by_its_number() -> None:
+@pytest.mark.parametrize("typed", ["2", "US", "us"])
+async def test_an_option_is_chosen_by_its_number_or_as_it_is(typed: str) -> None:
     async with terminal_user() as user:
         terminal = Terminal(user.device)
-        asking = asyncio.create_task(asked(terminal, terminal.choose("Region", "> ", ["eu", "us"])))
-        await user.sees("1) eu\n  2) us\n> ")
+        asking = asyncio.create_task(asked(terminal, terminal.choose("Region", "> ", ["eu", "US"])))
+        await user.sees("1) eu\n  2) US\n> ")
         user.types("3\n")
-        await user.sees("Please say: 1, 2\n> ")
-        user.types("2\n")
-        assert await asyncio.wait_for(asking, 30) == "us"
+        await user.sees("Please say: eu, us, 1, 2\n> ")
+        user.types(f"{typed}\n")
+        assert await asyncio.wait_for(asking, 30) == "US"
 
 
 async def test_the_enter_key_chooses_the_default() -> None:

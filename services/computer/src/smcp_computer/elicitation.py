@@ -345,7 +345,7 @@ async def _answer(terminal: Terminal, asks: str, params: Mapping[str, Any]) -> d
 
 
 async def _filled_in(terminal: Terminal, form: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask for each field in one line: text as it is, lists with commas, else JSON. The caller validates."""
+    """Ask for each field in one line: text as it is, lists with commas, yes or no, else JSON. The caller validates."""
     content: dict[str, Any] = {}
     for name, schema in form.get("properties", {}).items():
         needed = ", required" if name in form.get("required", ()) else ""
@@ -356,6 +356,8 @@ async def _filled_in(terminal: Terminal, form: Mapping[str, Any]) -> dict[str, A
             content |= {name: known["default"]} if "default" in known else {}
         elif kind == "array":
             content[name] = [each.strip() for each in line.split(",")]
+        elif kind == "boolean" and line.casefold() in YES_OR_NO:
+            content[name] = YES_OR_NO[line.casefold()]
         else:
             content[name] = line
             with suppress(ValueError, RecursionError):

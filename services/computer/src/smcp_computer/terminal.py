@@ -85,9 +85,10 @@ class Terminal:
         return await self._answer(text, prompt, str, "", hidden=hidden)
 
     async def choose(self, text: str, prompt: str, options: Sequence[str], default: str | None = None) -> str:
-        """One of the options, chosen by its number; by the Enter key `default`, if there is one."""
-        answers = {str(number): option for number, option in enumerate(options, 1)}
-        listed = "".join(f"\n  {number}) {printable(option)}" for number, option in answers.items())
+        """One of the options, chosen by its number or as it is; by the Enter key `default`, if there is one."""
+        numbered = {str(number): option for number, option in enumerate(options, 1)}
+        listed = "".join(f"\n  {number}) {printable(option)}" for number, option in numbered.items())
+        answers = {option.casefold(): option for option in options} | numbered
         return await self.ask(f"{text}{listed}", prompt, answers | ({} if default is None else {"": default}))
 
     async def _answer(
