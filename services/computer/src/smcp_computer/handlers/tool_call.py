@@ -34,6 +34,8 @@ INPUT_REQUIRED: Final = "input_required"
 CHANGED: Final = "was not run: the tool or the Computer's configuration changed while the call waited"
 AGAIN_S: Final = 0.25
 """The pause before a call is repeated for a server that elicits nothing; the SDK's own client waits at most as long."""
+WAITS_S: Final = 1.0
+"""After so long an Agent that reads progress is told that its call waits for approval."""
 RECENT: Final = 50
 """Calls of each MCP server, and of tools of none, that are remembered for the user."""
 
@@ -263,14 +265,18 @@ class ToolCalls:
             return tool_results.timed_out(name, limit)
 
     async def _once_confirmed(self, call: elicitation.ToolCall, target: Target) -> dict[str, Any]:
-        call.record.asking = True
+        loop, call.record.asking = asyncio.get_running_loop(), True
+        told = loop.call_later(WAITS_S, call.says, "waits for approval at its Computer")
         try:
             refusal = await self._confirmed(call, target)
         except ApprovalNeeded as error:
             return call.open(elicitation.approval(str(error)), is_approval=True)
         finally:
+            told.cancel()
             call.record.asking = False
         if refusal is None:
+            if loop.time() >= told.when():
+                call.says("approved")
             await target.supervisor.available(call.running.limit)
             if self.catalogue.find(call.request.tool_name) != target:
                 refusal = CHANGED
