@@ -205,12 +205,12 @@ async def test_a_file_of_another_host_is_shown_as_ours_and_written(tmp_path: Pat
     code, out, err = await run("import", str(theirs), "--write", str(ours))
     assert code == 0
     parameters = {"command": "y", "env": {"TOKEN": "hunter2"}}
-    assert json.loads(out) == {"servers": {"x": {"type": "stdio", "server_parameters": parameters}}}
-    assert json.loads(ours.read_text()) == json.loads(out)
+    assert json.loads(ours.read_text()) == {"servers": {"x": {"type": "stdio", "server_parameters": parameters}}}
+    assert out == f"{ours} is written: x\n"
     warned = {"mcpServers.x.alwaysAllow", "mcpServers.x.env.TOKEN", "theme"}
-    *warnings, last = err.splitlines()
-    assert {line.split(": ")[2] for line in warnings} == warned
-    assert last == f"{ours} is written"
+    assert {line.split(": ")[2] for line in err.splitlines()} == warned
+    code, out, _ = await run("import", str(theirs))
+    assert (code, json.loads(out)) == (0, json.loads(ours.read_text()))
     code, out, err = await run("import", str(theirs), "--json")
     assert (code, err, json.loads(out)["configuration"]) == (0, "", json.loads(ours.read_text()))
     assert {each.split(": ")[0] for each in json.loads(out)["warnings"]} == warned

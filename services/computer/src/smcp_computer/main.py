@@ -139,7 +139,7 @@ def import_file(
     write: Annotated[Path | None, typer.Option("--write", help="Write the result here, where no file is yet")] = None,
     as_json: Json = False,
 ) -> None:
-    """Convert the file of another MCP host; print it, or also write it with --write. --json includes the warnings."""
+    """Convert the file of another MCP host, and print it, or write it with --write. --json includes the warnings."""
     try:
         document, configuration = imported(file)
     except ConfigError as error:
@@ -149,9 +149,11 @@ def import_file(
         _say("warning", file, warnings)
     if write is not None:
         write_new(write, document)
-        if not as_json:
-            typer.echo(f"{write} is written", err=True)
-    print_json({"configuration": document, "warnings": warnings} if as_json else document)
+    if as_json or write is None:
+        print_json({"configuration": document, "warnings": warnings} if as_json else document)
+    else:
+        names = (*configuration.servers, *(f"input {each}" for each in configuration.inputs))
+        typer.echo(escaped_json(f"{write} is written: {', '.join(names)}"))
 
 
 @app.command("schema")
