@@ -201,9 +201,24 @@ class ResourceHandlers:
         async def ask(server: str) -> Json:
             lists = self.index.prompts(server) if kind == "prompts" else self.index.connection(server)
             give = lists.get_prompt if is_get else lists.complete
-            return with_meta(await give(params, timeout=routes.budget.left))
+            try:
+                return with_meta(await give(params, timeout=routes.budget.left))
+            except errors.RequestRefused as error:
+                if is_get and error.code not in errors.SAID_ALOUD:
+                    await self._check_arguments(server, params, routes.budget.left)
+                raise
 
         return await _first(servers, ask, lambda error: not is_get and completes_nothing(error))
+
+    async def _check_arguments(self, server: str, params: Json, timeout: float) -> None:
+        """Raises RequestRefused: the prompt misses an argument. Many servers say of that only that they failed."""
+        listed = await self.index.items("prompts", server, timeout)
+        declared = next((each.get("arguments") or () for each in listed if each["name"] == params["name"]), ())
+        given = params.get("arguments") or {}
+        missing = [each["name"] for each in declared if each.get("required") and each["name"] not in given]
+        if missing:
+            why = f"the prompt {params['name']!r} misses {', '.join(map(repr, missing))}"
+            raise errors.RequestRefused(server, types.INVALID_PARAMS, why, None)
 
     async def _of_resource(
         self,
