@@ -159,7 +159,9 @@ def test_the_file_of_a_server_has_all_its_lines_without_what_a_terminal_obeys_an
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_what_a_server_writes_to_stdout_in_place_of_messages_is_in_its_file_without_secrets(tmp_path: Path) -> None:
+def test_what_a_server_writes_to_stdout_in_place_of_messages_is_in_its_file_without_secrets_and_once_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = StderrLog("box", tmp_path, clean=lambda line: line.replace("secret", "***"))
     for _ in range(2 * LINES_A_MINUTE):
         assert parsed("\x1b[31mWelcome, secret", log, 1000) is None
@@ -167,6 +169,7 @@ def test_what_a_server_writes_to_stdout_in_place_of_messages_is_in_its_file_with
     lines = log_file(tmp_path, "box").read_text().splitlines()
     assert len(lines) == LINES_A_MINUTE
     assert lines[0].endswith(r"Z it wrote a line to stdout that is no MCP message: '\x1b[31mWelcome, ***'")
+    assert len([each for each in caplog.messages if "is no MCP message" in each]) == 1
 
 
 async def test_each_end_of_a_running_server_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -102,15 +102,18 @@ async def test_more_replicas_than_servers_are_refused(nats_url: str) -> None:
             await opened(bus, replicas=3)
 
 
-async def test_a_nats_server_without_jetstream_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+async def test_a_nats_server_without_jetstream_is_refused_and_says_what_to_do_and_the_log_waits_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = NatsServer(tmp_path / "plain", jetstream=False)
     await server.start()
     try:
         async with open_bus(BusConfig(url=server.url)) as bus:
             with pytest.raises(StoreUnusable, match=r"JetStream does not answer \(is it enabled,"):
-                await open_store(bus, bus.jetstream(), lease_s=10, replicas=1, start_s=0.5)
+                await open_store(bus, bus.jetstream(), lease_s=10, replicas=1, start_s=1.0)
     finally:
         await server.stop()
+    assert len([each for each in caplog.messages if each.endswith("; trying again")]) == 1
 
 
 async def test_a_write_succeeds_only_over_the_revision_that_was_read(nats_url: str) -> None:

@@ -216,7 +216,7 @@ async def ask_jetstream(what: str, ask: Callable[[], Awaitable[T]], *, deadline:
     It is idempotent: a request without an answer may have been carried out. Raises StoreUnusable, which says `what`
     fails: at `deadline` (loop time), or at once where waiting does not help.
     """
-    loop = asyncio.get_running_loop()
+    loop, logged = asyncio.get_running_loop(), ""
     while True:
         try:
             async with asyncio.timeout_at(deadline):
@@ -231,7 +231,9 @@ async def ask_jetstream(what: str, ask: Callable[[], Awaitable[T]], *, deadline:
                 starting = isinstance(error, unready) or error.err_code == NO_PEERS
             if not starting or loop.time() + PAUSE_S >= deadline:
                 raise StoreUnusable(f"{what}: {reason}") from error
-            _log.warning("%s now: %s", what, reason)
+            if reason != logged:
+                _log.warning("%s: %s; trying again", what, reason)
+            logged = reason
         else:
             raise_if_cancelled()
             return answer

@@ -139,6 +139,7 @@ class StderrLog:
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._is_shown = True
         """Whether the log shows these last lines."""
+        self._warned: set[str] = set()
         self._told: tuple[str, int | None] | None = None
         """The failure that was logged last, with the exit status."""
         self._is_quiet = False
@@ -149,6 +150,7 @@ class StderrLog:
 
     def process_started(self) -> None:
         self._last.clear()
+        self._warned.clear()
         self.status = None
 
     def wrote(self, line: str) -> None:
@@ -166,11 +168,13 @@ class StderrLog:
             self._file.handle(logging.LogRecord(self.server, logging.INFO, "", 0, self.clean(text), None, None))
 
     def warning(self, text: str, *values: object) -> None:
-        """Something is odd about what the server sends; `text` continues "MCP server 'x'". The file gets it, too."""
+        """Something is odd about what the server sends; `text` continues "MCP server 'x'". The process's log gets the
+        first of each `text` in a life of the server, the file all of them."""
         # cleaned before `text` cuts a value: a part of a secret would not be found any more
         cleaned = [self.clean(value[:SEARCHED]) if isinstance(value, str) else value for value in values]
         level = self._level(logging.WARNING)
-        _stderr.log(level, f"MCP server %r {text}", self.server, *cleaned)
+        _stderr.log(logging.DEBUG if text in self._warned else level, f"MCP server %r {text}", self.server, *cleaned)
+        self._warned.add(text)
         if level == logging.WARNING:
             self.note(f"it {text}" % tuple(cleaned))
 
