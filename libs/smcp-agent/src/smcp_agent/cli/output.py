@@ -32,8 +32,8 @@ from smcp_proto.schemas import SessionInfo, SMCPTool, ToolProgress
 MAX_ROWS: Final = 200
 """Rows of a table with a border, which takes rich a few milliseconds for each row; more rows are printed stacked."""
 CANNOT_ANSWER: Final = (
-    "smcp-agent call cannot answer it. An MCP client can (smcp-agent mcp), a program can (on_input), or the Computer asks "
-    "its own user (SMCP_CONFIRM=ask, SMCP_ELICIT=terminal)."
+    "smcp-agent call cannot answer it. An MCP client can (smcp-agent mcp), a program can (on_input), or the Computer "
+    "asks its own user (SMCP_CONFIRM=ask, SMCP_ELICIT=terminal)."
 )
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
