@@ -1,7 +1,7 @@
 """Names of other people's packages that begin with an underscore are used in one adapter module per package, and few.
 
 Each is listed here with its module; the module gives the reason, `pyproject.toml` the upper bound of the package's
-version, and a test of the package fails by name when it moves.
+version, and a test fails by name when it moves.
 """
 
 import ast
@@ -13,6 +13,10 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
+from mcp.server.session import ServerSession
+from nats.aio.client import Client
 
 from bench.published_env import ROOT
 
@@ -56,6 +60,18 @@ def named_in_calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 args=[_, ast.Constant(value=str(name)), *_],
             ) if PRIVATE.fullmatch(name):
                 yield name
+
+
+def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The private modules of others, and the private names, that are imported."""
+    for node in nodes:
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names if re.search(r"\._[a-z]", alias.name))
+            case ast.ImportFrom(module=str(module), names=names) if module.partition(".")[0] not in OURS:
+                if re.search(r"\._[a-z]", module):
+                    yield module
+                yield from (f"{module}.{alias.name}" for alias in names if PRIVATE.fullmatch(alias.name))
 
 
 def of_self(tree: ast.AST) -> set[str]:
@@ -119,10 +135,7 @@ def reaches() -> dict[str, set[str]]:
             if node.attr not in ours or "noqa: SLF001" in lines[node.lineno - 1]  # ruff asks for the mark
         }
         names |= set(named_in_calls(nodes))
-        for node in nodes:
-            imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            imported += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names |= {each for each in imported if re.search(r"\._[a-z]", each) and each.partition(".")[0] not in OURS}
+        names |= set(imported(nodes))
         if any(isinstance(node, ast.ClassDef) and node.bases for node in nodes):
             names |= set(inherited(importlib.import_module(name), nodes))
         if names:
@@ -133,6 +146,19 @@ def reaches() -> dict[str, set[str]]:
 def test_the_lint_sees_names_that_are_given_as_text() -> None:
     tree = ast.parse('getattr(x, "_a", None); setattr(x, "_b", 1); hasattr(x, "_c"); getattr(x, "d"); getattr(x, name)')
     assert set(named_in_calls(ast.walk(tree))) == {"_a", "_b", "_c"}
+
+
+def test_the_lint_sees_names_that_are_imported() -> None:
+    text = "import a._b, a.b; from a._c import d; from a.b import _e, f; from . import _g; from smcp_bus.bus import _h"
+    assert set(imported(ast.walk(ast.parse(text)))) == {"a._b", "a._c", "a.b._e"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Client, "_transport"), (Client, "_reconnection_task"), (ServerSession, "_connection")], ids=str
+)
+def test_a_private_name_is_still_there(kind: type, name: str) -> None:
+    """Those of engine.io and asyncio: `test_smcp_gateway_library_names.py`."""
+    assert name in private_names_of(kind)
 
 
 def test_only_adapter_modules_use_private_names_of_libraries() -> None:

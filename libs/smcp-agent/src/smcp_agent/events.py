@@ -20,7 +20,7 @@ from smcp_proto.schemas import (
 )
 
 STREAM_LENGTH: Final = 1024
-"""Events that wait for a reader who does not read; then the oldest go, and `EventsDropped` says how many."""
+"""Unread events that are kept; above it the oldest are dropped, and `EventsDropped` says how many."""
 
 
 @dataclass(frozen=True)

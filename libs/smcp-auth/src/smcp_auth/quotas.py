@@ -16,11 +16,11 @@ from smcp_bus.limits import SWEEP_AT, Rate
 from smcp_proto.errors import RateLimited, SmcpCode
 
 RETRY_S: Final = 1.0
-"""When to ask again for what becomes free when something else ends: nobody knows when."""
+"""The `retry_after_s` of a quota that has room when something else ends, at an unknown time."""
 RECONNECT_S: Final = 10
 """The same for a connection."""
 LATEST_S: Final = 30.0
-"""Large messages above the quota of bytes wait; what would wait longer than most requests do is refused."""
+"""Large messages above the quota of bytes wait for at most so long, as most requests do; others are refused."""
 ROUND: Final = 8
 """Events of one office that are begun in one round of the event loop. Each takes some 0.3 ms."""
 SUBJECT_ROUND: Final = 4 * ROUND

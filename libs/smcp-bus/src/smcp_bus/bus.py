@@ -49,7 +49,7 @@ class RequestTimedOut(BusError):
 
 
 OWN_LAG_S = 0.25
-"""A request that ends later than this after its time-out says that this process stood still, not the one it asked."""
+"""If a request ends later than this after its time-out, this process was suspended, not the one that it asked."""
 
 
 class BodyTooLarge(BusError):

@@ -45,7 +45,7 @@ class Call:
     """It went to its Computer, which may have run it whatever it answers: a gateway's handler sets this."""
     span: Span = field(default=INVALID_SPAN, repr=False)
     note: Note | None = None
-    """Sends a note of the tool's progress to who asks; None: it reads none."""
+    """Sends a note of the tool's progress to the caller; None: the caller reads none."""
     trace_id: int = 0
     """See `tracing.trace_id_of`; 0 until it is first asked for."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 SLOWEST: Final = 16 * 1024
-"""Bytes a second; a line that moves less stands still."""
+"""Bytes a second; a connection that moves less counts as stalled."""
 SWEEP_AT: Final = 1024
 """Buckets from which on full ones are looked for; then at each doubling."""
 
@@ -69,8 +69,7 @@ class Buckets:
 
 
 SHARE: Final = 4
-"""An office may always hold a quarter: one largest body of a budget of four, so slow peers of one office leave room for
-three others."""
+"""An office may always hold a quarter, one largest body: slow peers of one office leave room for three others."""
 
 
 @dataclass(eq=False, slots=True)

@@ -124,11 +124,11 @@ class Owner:
         """Run a call, or join it, or give its kept result.
 
         Args:
-            left: seconds until who asks stops waiting.
+            left: seconds until the caller stops waiting.
             start: begins to run it, without waiting; what it raises says that nothing was run.
             subject: who calls (`Caller.subject`). A name in an office may be one holder's today and another's tomorrow.
             timed_out: what is answered when its time is over, from its tool and its seconds.
-            note: for the notes of its progress, from now on; None: who asks reads none.
+            note: for the notes of its progress, from now on; None: the caller reads none.
 
         Returns:
             A `CallToolResult` as JSON.

@@ -61,8 +61,7 @@ FREED: Final = 8
 MAX_REQUESTS: Final = 8192
 """Requests that a process runs for Computers at a time. High, as calls may take an hour."""
 MAX_CANCELLERS: Final = 8
-"""Subjects that are remembered of the cancels of one call that is not known: an Agent that calls for users could name
-any number."""
+"""Subjects kept of the cancels of one unknown call: an Agent that calls for users could name any number."""
 
 CallKey = tuple[str, str, str, str]
 """(office, computer, agent, req_id)"""
@@ -98,7 +97,7 @@ class RunningCall:
     """Seconds after which it is settled as timed out."""
     asked_at: float
     waiting: "list[asyncio.Future[bytes]]" = field(repr=False)
-    """Who waits for its answer, each with its own future: who gives up leaves the others and the call alone."""
+    """One future for each caller: one that gives up ends neither the others nor the call."""
     grant: Grant = field(repr=False)
     settled: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list, repr=False)

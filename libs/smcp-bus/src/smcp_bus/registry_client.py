@@ -39,15 +39,14 @@ ROOM_S: Final = 10.0
 CONFIRM_S: Final = ROOM_S / 4
 """Two confirmations fit into the 5 s that a call waits for a Computer which is being confirmed."""
 AGAIN_S: Final = 0.1
-"""A request without an answer is asked again after `1 / TRIES` of its time, and never sooner than after so long: a
-request of a tenth of a second, of which many are sent when a host dies, is sent once."""
+"""The shortest pause before a copy of a request (seconds): the many of 0.1 s when a host has died are sent once."""
 TRIES: Final = 20
-"""A request may have only a lease of 2 s. With one of two registries suspended each try misses at even odds: one try a
-second fails one request in 8, twenty tries one in 2**20 (table of faults: a registry hangs past a lease)."""
+"""Tries of a request, whose time may be a lease of 2 s. With one of two registries suspended half of them are lost: of
+one a second all, once in 8 requests; of twenty, once in 2**20 (table of faults: a registry hangs past a lease)."""
 AT_ONCE: Final = 32
 """Requests of one kind that a process makes at a time where it has many: after an outage all processes do."""
 BATCH_AGAIN_S: Final = 2.0
-"""A batch of members takes its time: it is asked again after so long each (seconds)."""
+"""The pause before a copy of a batch of members, which takes longer (seconds)."""
 
 RENEW_AT: Final = 1 / 3
 """Share of a lease after which it is renewed, at the latest. A renewal may take the rest of the lease."""

@@ -126,7 +126,7 @@ class _Lines(logging.StreamHandler[TextIO]):
         return text
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- logging's name
-        """Nobody is told."""
+        """Do nothing: the stream that would show the error has just failed."""
 
 
 @contextmanager

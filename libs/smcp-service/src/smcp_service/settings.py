@@ -37,7 +37,7 @@ _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class SettingsError(Failure):
-    """The message names each variable (or option) and what is wrong with it; `warnings` are told beside it."""
+    """The message names each variable (or option) and what is wrong with it; `warnings` are printed with it."""
 
     exit_code = 2
 

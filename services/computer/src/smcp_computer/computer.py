@@ -53,8 +53,7 @@ _log = logging.getLogger("smcp_computer")
 
 HEAD_START_S: Final = 5.0
 """How long joining waits for MCP servers to start: an Agent that sees this Computer enter asks for its tools at once.
-So does what is told of a changed configuration. Tools of later servers are announced. After a restart calls wait, and
-it is half of the time that the seat is kept."""
+Notifications of a changed configuration wait as long. After a restart it is half of the time that the seat is kept."""
 READ_S: Final = 10.0
 """How long a changed file may take to read: it may be a pipe, or on a network disk that hangs."""
 EVENTS: Final = "smcp_computer.events"
@@ -220,7 +219,7 @@ class Computer:
         return self.owner.pending(self.seat, question, self.dispatcher)
 
     async def follow_file(self) -> None:
-        """Run what the configuration file says whenever that changes, and on SIGHUP, until cancelled."""
+        """Run what the configuration file says, whenever it changes and on SIGHUP, until cancelled."""
 
         def on_hangup() -> None:
             _log.info("the configuration is read again (SIGHUP)")
@@ -231,8 +230,7 @@ class Computer:
                 await self.reload()
 
     async def reload(self) -> None:
-        """Read the file, and run what it says. One that is broken changes nothing, and is the `config_problem`. The
-        pins are read, too."""
+        """Read the file and the pins, and run them. A broken file changes nothing, and is the `config_problem`."""
         async with self._reloading:
             try:
                 async with asyncio.timeout(READ_S):
@@ -262,7 +260,7 @@ class Computer:
             self.apply(config)
 
     def apply(self, config: ComputerConfig) -> Changes:
-        """Run what another configuration says; see `Fleet.apply`. The office is told of each kind of change once."""
+        """Run another configuration (`Fleet.apply`). The office gets one notification for each kind of change."""
         before = self.fleet.config
         for warning in config.warnings:
             if warning not in before.warnings:

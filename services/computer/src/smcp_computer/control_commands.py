@@ -48,7 +48,7 @@ class RunningComputer:
     name: str = ""
 
     def ask(self, method: str, *path: str, body: object = None, timeout: float = ANSWER_S) -> Any:
-        """Raises SettingsError: it is asked for what it does not understand; Failure: it does not do it, or answer."""
+        """Raises SettingsError: the Computer does not understand the request; Failure: it refuses it, or is silent."""
         import httpx2  # noqa: PLC0415 -- as `print_table` does
 
         url = f"http://localhost/{'/'.join(quote(part, safe='') for part in path)}"

@@ -109,8 +109,7 @@ class GatewayMembership:
         return self._problem
 
     async def run(self) -> None:
-        """Join, and join again after every loss, until cancelled. A token that is not accepted is tried again: it may
-        be renewed."""
+        """Join, and join again after every loss, until cancelled, also if the token is refused: it may be renewed."""
         backoff = Backoff(first_s=0.25, longest_s=5.0)
         while True:
             try:
@@ -177,7 +176,7 @@ class GatewayMembership:
             raise RequestTimedOut(f"no answer to {event}") from None
         error = flat_error(reply)
         if isinstance(error, NotInOffice):
-            self.link.drop(connection)  # to join again is all there is to do
+            self.link.drop(connection)  # joining again repairs it
         if error is not None:
             raise error
 

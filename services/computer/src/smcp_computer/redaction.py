@@ -1,9 +1,9 @@
-"""Keeps secrets from being told: which strings of a configuration are secret, and the same values in any other text.
+"""Redacts secrets: finds which strings of a configuration are secret, and the same values in any other text.
 
 `shown` is the configuration for Agents, with `"<redacted>"` for secrets. `Redactor` finds them again in all that this
 process says (logs, reasons, and the texts of errors that Agents get), also in URL, base64 or JSON form, or as `repr`
-writes them. What a tool answers without an error is the Agent's, and is not changed. Who shows only a part of a text
-redacts it first: the beginning of a secret is not found.
+writes them. It does not change the result of a tool that succeeded. Redact a text before you cut it: the beginning of
+a secret is not found.
 """
 
 import base64
@@ -27,7 +27,7 @@ SHOWN: Final = 256
 SEARCHED: Final = 16 * 1024
 """Characters that are searched of a text of which less is shown: a secret that begins in what is shown ends in them."""
 MAX_ERROR: Final = 256 * 1024
-"""Bytes of what is said about a failure. The event loop stands still while they are searched: 15 ms for 30 secrets."""
+"""Bytes of what is said about a failure. Searching them blocks the event loop: 15 ms for 30 secrets."""
 PER_VALUE: Final = 64
 """Each value in it counts as so many: it takes as long to look at."""
 
@@ -228,12 +228,12 @@ def literal_secrets(config: ComputerConfig) -> list[str]:
 
 
 def secrets_of_input(definition: schemas.MCPServerCommandInput) -> Iterator[str]:
-    """The literals in the arguments of a program that must not be told."""
+    """The secret literals in the arguments of a program."""
     yield from (secret for _, secret in _secrets({"args": definition.args}, wide=True))
 
 
 def secrets_of(server: schemas.MCPServerConfig) -> Iterator[str]:
-    """The literals of a server that must not be told."""
+    """The secret literals of a server."""
     body = server.model_dump()
     for field in _SECRET_MAPS:
         for name, value in (body[PARAMETERS].pop(field, None) or {}).items():
@@ -258,7 +258,7 @@ def _is_public(value: str) -> bool:
 
 
 def is_secret_value(placeholder: Placeholder, definition: schemas.MCPServerInput | None, value: str) -> bool:
-    """Whether what was put in for a placeholder must not be told."""
+    """Whether the value of a placeholder is secret."""
     if isinstance(definition, schemas.MCPServerPickStringInput):
         return False  # Agents see the options
     if isinstance(definition, schemas.MCPServerPromptStringInput) and not definition.password:

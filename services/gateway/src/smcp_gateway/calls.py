@@ -119,13 +119,13 @@ class PendingCall:
 
 
 class CallTable:
-    """Calls by session, in the order in which they came. `beat` notices that this process stood still: what a client
-    sent before may be read long after it."""
+    """Calls by session, in the order in which they came. `beat` notices that this process was suspended: what a client
+    sent before that may be read long after it was sent."""
 
     def __init__(self) -> None:
         self._by_session: dict[str, dict[PendingCall, None]] = {}
         self._beat = ownership.now()
-        self._went_on_at = 0.0
+        self._resumed_at = 0.0
 
     def __len__(self) -> int:
         return sum(len(calls) for calls in self._by_session.values())
@@ -137,12 +137,12 @@ class CallTable:
         """Look at the clock; to be called often."""
         now = ownership.now()
         if now - self._beat > STANDSTILL_S:
-            self._went_on_at = asyncio.get_running_loop().time()
+            self._resumed_at = asyncio.get_running_loop().time()
         self._beat = now
 
-    def stood_still_since(self, connected_at: float) -> bool:
+    def was_suspended_since(self, connected_at: float) -> bool:
         self.beat()
-        return connected_at <= self._went_on_at
+        return connected_at <= self._resumed_at
 
     def of_session(self, session: str) -> list[PendingCall]:
         return list(self._by_session.get(session, ()))
@@ -288,7 +288,7 @@ class OwnerProbe:
         now = self._loop.time()
         owner.heard_at = now
         if NOT_RUN in reply.headers:
-            # its connection broke, or it stood still: what it had answered may be lost
+            # its connection broke, or it was suspended: its earlier answers may be lost
             owner.gated_since = owner.gated_since or now
             if now - owner.gated_since >= self._patience:
                 await self._end_gone(calls, asked_at, "the Computer is not confirmed now")

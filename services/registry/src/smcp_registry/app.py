@@ -22,6 +22,7 @@ from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
 from smcp_registry.handlers.rooms import Handlers, RoomRate
 from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
 from smcp_registry.members_view import MembersView
+from smcp_registry.metrics import measure
 from smcp_registry.seats import Seats
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import LEASES, MEMBERS, START_S, StoreUnusable, ask_jetstream, make_missing, open_store
@@ -72,7 +73,7 @@ async def open_registry(
     seats = Seats(store, owners, audit, move_s=settings.move_s)
     sweeper = Sweeper(store, members, owners, announcer, audit, lease_s=lease_s)
     rate = RoomRate(settings.registry_room_events_per_s, asyncio.get_running_loop().time)
-    _measure(metrics, sweeper, seats, rate)
+    measure(metrics, sweeper, seats, rate)
     readiness.add("nats", lambda: bus.problem)
     readiness.add("members", lambda: None if members.synced.is_set() else "the view of the members is not caught up")
     readiness.add("leases", lambda: None if leases.synced.is_set() else "the view of the leases is not caught up")
@@ -164,18 +165,3 @@ async def _serving(bus: Bus, dispatcher: Dispatcher) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.gather(*(subscription.drain() for subscription in served))
-
-
-def _measure(metrics: Metrics, sweeper: Sweeper, seats: Seats, rate: RoomRate) -> None:
-    """Members, offices and leases are those of the whole system, as seen from here."""
-    gauge, counter, view, leases = metrics.gauge, metrics.counter, sweeper.view, sweeper.owners.leases
-    gauge("smcp_registry_members", "Members of all offices", view.by_role, label="role")
-    gauge("smcp_registry_members_moving", "Members whose seat is kept for a move", lambda: len(view.moving()))
-    gauge("smcp_registry_offices", "Offices that have members", lambda: len(view.offices))
-    gauge("smcp_registry_tombstones", "Records of leaves that are not removed yet", lambda: len(view.tombstones))
-    synced = "1 while both views follow their buckets, else 0"
-    gauge("smcp_registry_views_synced", synced, lambda: view.synced.is_set() and leases.synced.is_set())
-    gauge("smcp_registry_announcements_behind", "Records that are not announced yet", lambda: sweeper.announcer.behind)
-    counter("smcp_registry_swept_members", "Members of dead processes that were removed", lambda: sweeper.swept)
-    counter("smcp_registry_claims_refused", "Seats that were refused, by why", lambda: seats.refused, label="why")
-    counter("smcp_registry_refusals", "Joins, updates and lists above an office's rate", lambda: rate.refused)

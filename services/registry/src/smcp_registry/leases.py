@@ -63,8 +63,8 @@ class Leases(View):
         return None if lease is None else lease[0]
 
     def is_gateway(self, credential: str, process: str, proof: str | None) -> bool:
-        """Whether that process holds the lease of a gateway, which nats-server lets nobody else take, and who asks is
-        that process: it has the proof that the lease has."""
+        """Whether that process holds a gateway's lease, which nats-server lets only gateways write, and the sender is
+        that process: it has the lease's proof."""
         lease = self._leases.get(lease_key(credential, process))
         return lease is not None and lease[1].accepting is not None and lease[1].proof in (None, proof)
 

@@ -147,7 +147,7 @@ class MembersView(View):
 
 
 def session_info(record: MemberRecord) -> SessionInfo:
-    """A member as its room mates see it; what it did not say is absent, and capabilities that are none."""
+    """A member as its room mates see it, without what it did not say, and without capabilities that are not valid."""
     fields = {
         "sid": opaque(record),
         "name": record.name,

@@ -43,7 +43,7 @@ MOVING: Final = "moving"
 ANSWER_S: Final = 2.0
 """How long the store may take for one read or write (seconds): a stream without quorum does not answer at all."""
 ATTEMPTS: Final = 8
-"""How often something is decided anew, since others wrote meanwhile or this process stood still."""
+"""How often a decision is repeated because others wrote meanwhile, or this process was suspended."""
 AT_ONCE: Final = 32
 """Decisions of one kind, requests to one bucket, or questions to processes, that are made at the same time."""
 HISTORY: Final = 64
@@ -76,7 +76,7 @@ class Stored:
 
 class Bucket:
     """One bucket. All methods raise `Unavailable` where JetStream does not answer within 2 s, and without a connection.
-    It repeats a request during which this process stood still.
+    It repeats a request during which this process was suspended.
 
     At most 32 requests are sent at a time, and their 2 s begin then. After one without an answer those that wait fail.
     """
@@ -137,7 +137,7 @@ class Bucket:
             raise
         except (nats.errors.Error, TimeoutError) as error:
             if isinstance(error, TimeoutError) and asyncio.get_running_loop().time() > ends + OWN_LAG_S:
-                return await self._asked(ask, writing=writing)  # stood still; what was written is a Conflict
+                return await self._asked(ask, writing=writing)  # suspended; what was written is a Conflict
             self._unanswered += isinstance(error, TimeoutError) or _not_taken(error)
             _log.warning("the bucket %s does not answer: %s", self.name, describe(error))
             details = {"may_have_run": True} if writing and not _not_taken(error) else None

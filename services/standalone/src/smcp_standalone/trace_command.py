@@ -186,7 +186,7 @@ def _id(text: str, digits: int) -> str:
 
 
 def _process(service: str, resource: Mapping[str, Any]) -> str:
-    """Its service, and which of its processes where that is told."""
+    """Its service, and which of its processes, if the span says it."""
     for name in ("service.instance.id", "k8s.pod.name", "host.name", "process.pid"):
         if instance := resource.get(name):
             return f"{service} {instance}"

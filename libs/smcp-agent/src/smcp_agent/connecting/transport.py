@@ -141,7 +141,7 @@ class WireJson:
         self._named_limit = max_bytes
 
     def limit(self, max_payload: int) -> None:
-        """From now on hold to what the server takes: messages of `max_payload` bytes. It cuts off who sends more."""
+        """From now on send at most `max_payload` bytes a message: the server disconnects a client that sends more."""
         self._max_bytes = max_payload - ENVELOPE_BYTES
         self._named_limit = max_payload - HEADROOM if max_payload > HEADROOM else self._max_bytes
 

@@ -137,8 +137,8 @@ class OfficeServer:
         block.cancel()
 
     async def _take(self, event: events.Event) -> set[subscriptions.ServerEvent]:
-        """What the clients are told of an event. Computers say nothing of prompts: they may have changed where an MCP
-        server with tools came or went."""
+        """The notifications for clients about an event. Computers announce no changes of prompts: they may have changed
+        if an MCP server with tools came or went."""
         tools, resources = subscriptions.ToolsListChanged(), subscriptions.ResourcesListChanged()
         prompts = subscriptions.PromptsListChanged()
         match event:

@@ -84,7 +84,7 @@ def _all_of(items: Callable[[str], AsyncIterator[JsonObject]]) -> Callable[[str]
 
 
 def mcp_error(error: SmcpError) -> MCPError:
-    """What an MCP client is told of a request that the office refused: an MCP server's error as it is."""
+    """The error for an MCP client whose request the office refused; an MCP server's own error stays as it is."""
     if isinstance(error, McpError):
         return MCPError(error.rpc_code, error.message, error.data)
     code = types.INVALID_PARAMS if isinstance(error, Malformed) else types.INTERNAL_ERROR

@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 
 def is_inbox(address: bytes) -> bool:
-    """Whether an answer may go there. nats-server does not check where a process asks to be answered, and who answers
-    has more rights than who asks (a registry may write the log of the rooms)."""
+    """Whether an answer may go there. nats-server does not check the reply subject of a request, and the process that
+    answers may have more rights than the sender (a registry may write the log of the rooms)."""
     return address.startswith(b"_INBOX.") and len(address) <= LONGEST_SUBJECT
 
 
@@ -55,8 +55,8 @@ class Entry:
 
 
 class Awaited(Entry, Generic[T]):
-    """`future` ends with what is awaited, or at `deadline` (loop time) with the `BusError` that stands for it: as a
-    result, never raised, so that nothing is left to be reported where the one who waits was cancelled."""
+    """`future` ends with what is awaited, or at `deadline` (loop time) with a `BusError` as its result. It never
+    raises, so asyncio has no exception to report if the waiting task was cancelled."""
 
     __slots__ = ("deadline", "future")
 
@@ -238,7 +238,7 @@ class Serving:
         try:
             answer = await self._answer(incoming, reply)
         except asyncio.CancelledError:
-            if reply:  # Only the bus cancels: it closes. Who waits should not wait until its time is over.
+            if reply:  # Only the bus cancels: it closes. The sender should hear that before its time is over.
                 self._respond(reply, error_reply(Unavailable("shutting down")), incoming)
             raise
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here

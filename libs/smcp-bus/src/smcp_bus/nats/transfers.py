@@ -37,7 +37,7 @@ MAX_CHUNKS: Final = 8192
 
 DONE: Final = b"done"
 PROBE: Final = b"here"
-"""A pull that is not answered, but by nats-server where nobody is there."""
+"""A pull without an answer, except that nats-server answers for a peer that is gone."""
 
 _CHUNK_HEAD: Final = f"NATS/1.0\r\n{CHUNK}: ".encode()
 _NUMBER: Final = re.compile(r"[0-9]{1,12}")
@@ -221,7 +221,7 @@ class Pulling(Awaited[bytes]):
     def _tick(self) -> None:
         now, asked = self._loop.time(), sorted(index for index, grant in self._grants.items() if grant.given)
         since, self._ticked = now - self._ticked, now
-        # Not counted: the time in which the chunks of others come first, or this process is the one that stood still.
+        # Not counted: the time in which the chunks of others come first, or in which this process was suspended.
         waited = since if not asked else since - _TICK_S if since > 2 * _TICK_S else 0.0
         self._began += waited
         self._progress = min(self._progress + waited, now)

@@ -42,7 +42,7 @@ Patterns = Annotated[list[Pattern], Field(min_length=1, max_length=64)]
 class OnBehalf(Wire):
     """The user for whom an Agent calls a tool, where its key or token has `delegates`. Not in the protocol.
 
-    The Computer and the audit trail are told this subject in place of the Agent's own. What the call may do is what
+    The Computer and the audit trail get this subject in place of the Agent's own. What the call may do is what
     both may. Unknown fields are refused: they could be restrictions.
     """
 

@@ -158,10 +158,10 @@ class ToolCalls:
             raise
         finally:
             # the answer goes first: the line of the log alone would take it a fiftieth longer
-            asyncio.get_running_loop().call_soon(self._told, record, record.seconds, recorded_trace_id())
+            asyncio.get_running_loop().call_soon(self._count_and_log, record, record.seconds, recorded_trace_id())
         return Answer(body)
 
-    def _told(self, record: CallRecord, seconds: float, traced: str) -> None:
+    def _count_and_log(self, record: CallRecord, seconds: float, traced: str) -> None:
         record.log(seconds)
         if record.server:
             self.by_server[record.server, record.outcome] += 1

@@ -173,7 +173,7 @@ def _become_server(control: socket.socket, group: str, streams: tuple[int, ...],
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would keep that
             signal.signal(number, signal.SIG_DFL)
         os.execvpe(request["command"][0], request["command"], request["env"])
-    except BaseException as error:  # noqa: BLE001 -- all that can happen is told
+    except BaseException as error:  # noqa: BLE001 -- every failure is reported
         os.write(reported, b"failed %s %d\n" % (step.encode(), getattr(error, "errno", None) or 0))
     finally:
         os._exit(127)

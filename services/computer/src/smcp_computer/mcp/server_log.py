@@ -99,20 +99,20 @@ def log_file(directory: Path, server: str) -> Path:
 
 
 class _File(RotatingFileHandler):
-    """One server's log. A disk that is full costs its lines, and is told once."""
+    """One server's log. If the disk is full, lines are lost, and one warning says so."""
 
     def __init__(self, path: Path) -> None:
-        with suppress(OSError):  # `emit` fails then, and tells
+        with suppress(OSError):  # `emit` fails then, and warns
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         super().__init__(path, maxBytes=FILE_BYTES, backupCount=1, encoding="utf-8", errors="replace", delay=True)
         formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(message)s", "%Y-%m-%dT%H:%M:%S")
         formatter.converter = time.gmtime
         self.setFormatter(formatter)
-        self._is_told = False
+        self._has_warned = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the standard library's name
-        if not self._is_told:
-            self._is_told = True
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning("%s cannot be written: %s", self.baseFilename, sys.exc_info()[1])
 
 
@@ -140,11 +140,10 @@ class StderrLog:
         self._is_shown = True
         """Whether the log shows these last lines."""
         self._warned: set[str] = set()
-        self._told: tuple[str, int | None] | None = None
+        self._last_failure: tuple[str, int | None] | None = None
         """The failure that was logged last, with the exit status."""
         self._is_quiet = False
-        """A start failed: until the server is ready its lines are logged at `debug`; the line about its end quotes
-        them."""
+        """A start failed: until it is ready its lines are logged at `debug`, and quoted when it ends."""
         self.pid: int | None = None
         self.status: int | None = None
 
@@ -179,13 +178,12 @@ class StderrLog:
             self.note(f"it {text}" % tuple(cleaned))
 
     def ready(self, tools: int) -> None:
-        self._told, self._is_quiet = None, False
+        self._last_failure, self._is_quiet = None, False
         _log.info("MCP server %r is ready with %s", self.server, counted(tools, "tool"))
         self.note(f"it is ready with {counted(tools, 'tool')}")
 
     def failed(self, error: BaseException, outlook: str, *, was_ready: bool) -> str:
-        """Log why it ended, the same cause once until it is ready again. Returns the reason. `outlook`: what happens
-        next."""
+        """Log why it ended, each cause once until it is ready again. `outlook`: what is next. Returns the reason."""
         reason, first = describe(error), first_of(error)
         if self.status is None:
             is_described = isinstance(first, ConfigError | ServerFailed | TimeoutError | httpx2.HTTPError)
@@ -199,8 +197,9 @@ class StderrLog:
             if not (self._last and self._is_shown):
                 notes = "; ".join(filter(None, [notes, f"it said last: {' | '.join(self._last) or 'nothing'}"]))
         message = f"{reason} ({notes}); {outlook}" if notes else f"{reason}; {outlook}"
-        told, self._told, self._is_quiet = self._told, (reason, self.status), not was_ready
-        _log.log(logging.DEBUG if told == self._told else logging.WARNING, "MCP server %r: %s", self.server, message)
+        is_known = self._last_failure == (reason, self.status)
+        self._last_failure, self._is_quiet = (reason, self.status), not was_ready
+        _log.log(logging.DEBUG if is_known else logging.WARNING, "MCP server %r: %s", self.server, message)
         self.note(self.clean(message))
         return reason
 

@@ -112,8 +112,8 @@ def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMe
 async def stdio_transport(
     parameters: MCPServerStdioParameters, host: HostSettings, watch: Watch, log: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
-    """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry, and
-    where it hangs, at once: who does not answer for so long does not tidy up when asked to end, either.
+    """Run the server's process while the context lasts. If the context is cancelled, the process has less time to end;
+    if it hangs, it is killed at once, since it would not react to a request to end.
 
     Raises ServerFailed: the program cannot be started; CannotRun: this host cannot do what `host` demands. A message
     above `max_message` bytes is let go as it comes, and its request gets an error.

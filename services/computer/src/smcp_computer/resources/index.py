@@ -194,8 +194,8 @@ class ResourceIndex:
         try:
             async with asyncio.timeout(timeout), kept.lock:
                 resources = self.connection(server)
-                is_told = resources.capability.list_changed or kept.asked >= came
-                if kept.listed_generation == kept.generation and is_told:
+                is_current = resources.capability.list_changed or kept.asked >= came
+                if kept.listed_generation == kept.generation and is_current:
                     return kept.listing
                 asked, generation = loop.time(), kept.generation  # what changes from here on makes it old again
                 found = await resources.list_all("resources", timeout=timeout)

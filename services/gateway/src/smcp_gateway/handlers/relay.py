@@ -193,10 +193,10 @@ class Relay:
         return Answer(body)
 
     def _with_age(self, call: Call) -> Mapping[str, Any]:
-        """The request; the age of a repeat is not known where it may have been sent before this process stood still."""
+        """The request. The age of a repeat is unknown if it may have been sent before this process was suspended."""
         if call.payload.get(REPEAT):
             session = self.sessions.get(call.caller.session)
-            if session is None or self.calls.stood_still_since(session.connected_at):
+            if session is None or self.calls.was_suspended_since(session.connected_at):
                 return {**call.payload, REPEAT: True}
         return call.payload
 

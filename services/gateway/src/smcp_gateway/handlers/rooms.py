@@ -278,7 +278,7 @@ class Rooms:
             membership.claim = membership.claim.model_copy(update=update)
 
     async def tool_progress(self, request: schemas.ToolProgressReq, call: Call) -> None:
-        """A Computer on Socket.IO says how far a call is: for who waits for it, and not for the office."""
+        """Progress of a call at a Computer on Socket.IO: for the caller, not for the office."""
         owned = self.memberships.computers.of(call.caller.session, call.caller.office or "")
         if owned is not None:  # else it has just left
             self.memberships.computers.owner.progressed(owned.seat, request)

@@ -54,7 +54,7 @@ class Notice:
     """Of a cancel: whose it is (`Caller.subject`)."""
 
     def body_for(self, session: Session) -> bytes:
-        """A Computer that wants to be told who calls is told who cancels, too: names change hands."""
+        """With who cancels, for a Computer that asked for who calls: a name may be another holder's by then."""
         if self.subject is None or session.caller_key is None or session.role != "computer":
             return self.body
         caller = Caller(role="agent", office=None, subject=self.subject)

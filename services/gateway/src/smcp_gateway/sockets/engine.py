@@ -1,5 +1,4 @@
-"""Fits engine.io's server to the gateway, and polls: WebSockets are in `websocket`. Only this package knows what is
-inside of engine.io."""
+"""engine.io's server with bounded queues, and its polling clients. Only this package knows engine.io's internals."""
 
 import asyncio
 import logging
@@ -294,7 +293,7 @@ class Engine(engineio.AsyncServer):
         while True:
             began = time.monotonic()
             await asyncio.sleep(pause)
-            # while this process stood still it heard no answer: that time is not the clients'
+            # while this process was suspended it read no answers: that time does not count
             own_delay = max(time.monotonic() - began - pause, 0.0)
             for sid in list(self.sockets):
                 await self._look_at(sid, own_delay, pause)

@@ -22,7 +22,7 @@ from smcp_proto.validation import refused
 
 VERSION_PARAMETER: Final = "a2c_version"
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
-"""Bytes that a client takes that says nothing: aiohttp's default. A larger message would close its socket."""
+"""The largest message (bytes) for a client that names no limit: aiohttp's. A larger one would close its socket."""
 
 MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
@@ -80,7 +80,7 @@ class Session:
     max_message: int = DEFAULT_MAX_MESSAGE
     flat_errors: bool = False
     caller_key: str | None = None
-    """For a Computer that wants to be told who calls: proves that a gateway told it (`smcp_bus.callers`)."""
+    """Of a Computer that asked for who calls: proves that a gateway says it (`smcp_bus.callers`)."""
     a2c_version: str | None = None
     principal: Principal | None = None
     role: Role | None = None
@@ -98,7 +98,7 @@ class Session:
     moving: bool = False
     """The registry keeps its seat for it: its membership does not end with this connection."""
     restarts: bool = False
-    """The same where the client says goodbye: another process takes its seat."""
+    """The same, although the client says goodbye: its next process takes the seat."""
     outbox: Outbox = field(init=False, repr=False)
     """What waits to be written to it, while it is connected."""
     in_flight: int = 0
