@@ -29,7 +29,8 @@ def socket_channel(messages: Iterable[str]) -> Document:
         "description": (
             "Socket.IO's namespace. Where the gateway requires authentication, a client sends its token as `token` in "
             "its `auth` object, or in the header Authorization. Other fields of `auth` are optional. `max_message` is "
-            "the largest message in bytes that the client accepts (default: 4 MiB). `flat_errors: true` says that it "
+            "the largest message in bytes that the client accepts (default: 4 MiB), `max_values` the number of JSON "
+            "values that an answer to it may have (default: the gateway's limit). `flat_errors: true` says that it "
             "reads a flat error in place of a tool's result, and the details of a refused join or leave. Any other "
             "client gets no such details, and for a failed call a `CallToolResult` with `isError` and "
             "`meta.a2c_error`, except for the codes that the published Agent reads (404, 4006-4008, 4014-4019). If a "
@@ -48,6 +49,7 @@ def socket_channel(messages: Iterable[str]) -> Document:
             "type": "object",
             "properties": {
                 "max_message": {"type": "integer", "minimum": 1, "default": 4 * 1024 * 1024},
+                "max_values": {"type": "integer", "minimum": 1},
                 "flat_errors": {"type": "boolean", "default": False},
                 "caller_key": {"type": "string"},
                 "token": {"type": "string", "minLength": 1, "maxLength": 8192},

@@ -189,6 +189,11 @@ async def test_a_reply_of_20_mb_arrives_and_max_message_is_sent_at_connect() -> 
         assert gateway.auths == [{"max_message": 36 * 1024 * 1024, "flat_errors": True}]
 
 
+async def test_max_values_is_sent_at_connect() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway, max_values=1000, max_message=2000):
+        assert gateway.auths == [{"max_message": 2000, "max_values": 1000, "flat_errors": True}]
+
+
 @pytest.mark.rule("answers.calls.timeout.sdk", "answers.calls.timeout.all-cancel")
 async def test_after_the_time_out_the_sdk_gives_up_cancels_and_keeps_nothing() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:

@@ -228,7 +228,7 @@ def test_an_invalid_agent_name_is_refused_before_connecting(office: str, name: s
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("max_message", "x"), ("max_message", 0), ("connect_timeout", "x"), ("headers", 5)],
+    [("max_message", "x"), ("max_message", 0), ("max_values", 0), ("connect_timeout", "x"), ("headers", 5)],
 )
 def test_an_option_that_cannot_be_right_is_refused_at_once(field: str, value: Any) -> None:
     with pytest.raises(Malformed) as caught:

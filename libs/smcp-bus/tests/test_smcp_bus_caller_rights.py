@@ -24,9 +24,6 @@ def tool(name: str, annotation: Any = None) -> dict[str, Any]:
 TOOLS = [tool("read_a", READS), tool("read_b", WRITES), tool("read_c"), tool("drop", READS), tool("read_d", "{")]
 
 
-MOST = 200_000
-
-
 @pytest.mark.parametrize(
     ("allowed", "names"),
     [
@@ -39,10 +36,10 @@ MOST = 200_000
 async def test_a_list_has_the_tools_that_may_be_called(allowed: dict[str, Any], names: list[str]) -> None:
     given = Rights(holder="anna", **allowed)
     body = json.dumps({"tools": TOOLS, "req_id": "r"}).encode()
-    answer = json.loads(await without_tools(given, "client:get_tools", body, MOST))
+    answer = json.loads(await without_tools(given, "client:get_tools", body))
     assert [each["name"] for each in answer["tools"]] == names
     assert answer["req_id"] == "r"
-    hints = await read_only_hints(body, MOST)
+    hints = await read_only_hints(body)
     for each in TOOLS:
         if each["name"] in names:
             check_listed(given, hints, each["name"])
@@ -60,13 +57,13 @@ async def test_a_large_list_of_tools_holds_the_loop_for_short_steps(pad: str) ->
     sum(given.may_name(tool["name"]) for tool in json.loads(body)["tools"])
     at_once = time.thread_time() - began
     for read in (partial(without_tools, given, "client:get_tools"), read_only_hints):
-        took = [steps(read(body, MOST))[1] for _ in range(3)]
+        took = [steps(read(body))[1] for _ in range(3)]
         assert max(map(min, zip(*took, strict=True))) < at_once / 3
 
 
 @pytest.mark.parametrize("listed", [TOOLS, [], None, [5, {"name": 5}]])
 async def test_a_tool_that_is_not_listed_may_not_be_called(listed: Any) -> None:
-    hints = await read_only_hints(json.dumps({"tools": listed}).encode(), MOST)
+    hints = await read_only_hints(json.dumps({"tools": listed}).encode())
     with pytest.raises(NotAllowed):
         check_listed(Rights(holder="anna", tools=("*", "x")), hints, "box__read_a")
 
@@ -76,7 +73,7 @@ async def test_a_configuration_names_no_tools_to_who_may_not_call_all_of_them(al
     """It has their original names, and rights are for the names that are listed."""
     server = {"type": "stdio", "tool_meta": {"drop": {"alias": "read_all"}}, "forbidden_tools": ["rm", "read_x"]}
     body = json.dumps({"servers": {"box": server, "other": {"type": "sse"}}}).encode()
-    shown = json.loads(await without_tools(Rights(holder="a", **allowed), "client:get_config", body, MOST))["servers"]
+    shown = json.loads(await without_tools(Rights(holder="a", **allowed), "client:get_config", body))["servers"]
     assert shown == {"box": {"type": "stdio", "tool_meta": {}, "forbidden_tools": []}, "other": {"type": "sse"}}
 
 
@@ -87,7 +84,7 @@ async def test_a_call_for_a_user_is_limited_by_both_lists_of_tools(user: dict[st
     both = callers.from_headers(callers.to_headers(at_gateway), "lab").rights
     assert both is not None
     assert both.restricts_tools
-    hints = await read_only_hints(json.dumps({"tools": TOOLS}).encode(), MOST)
+    hints = await read_only_hints(json.dumps({"tools": TOOLS}).encode())
     check_listed(both, hints, "read_a")
     with pytest.raises(NotAllowed):
         check_listed(both, hints, "drop")

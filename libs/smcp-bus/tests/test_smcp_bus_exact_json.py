@@ -266,16 +266,16 @@ async def test_many_long_texts_delay_another_task_as_little_as_one() -> None:
 
 @pytest.mark.parametrize(("text", "value"), [(b'{"a": 1}', {"a": 1}), (b"[1]", {}), (b"null", {})])
 async def test_an_answer_that_is_to_be_changed_is_read(text: bytes, value: object) -> None:
-    assert await exact_json.read_answer(text, 10, "the answer") == value
+    assert await exact_json.read_answer(text, "the answer") == value
     with pytest.raises(ValueError, match="trailing"):
-        await exact_json.read_answer(text + b"}", 10, "the answer")
+        await exact_json.read_answer(text + b"}", "the answer")
 
 
 async def test_an_answer_that_is_too_large_to_be_changed_is_refused() -> None:
     text = b'{"a":"' + b"x" * (exact_json.LARGEST_READ - 8) + b'"}'
-    assert len(await exact_json.read_answer(text, 10, "the answer")) == 1
+    assert len(await exact_json.read_answer(text, "the answer")) == 1
     with pytest.raises(TooLarge, match="the answer is too large to be read here"):
-        await exact_json.read_answer(text + b" ", 10, "the answer")
+        await exact_json.read_answer(text + b" ", "the answer")
 
 
 async def test_other_tasks_run_while_a_long_text_is_counted() -> None:

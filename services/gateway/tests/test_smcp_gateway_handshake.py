@@ -61,7 +61,7 @@ async def test_no_version_and_versions_0_2_to_0_4_are_accepted(nats_url: str, qu
         assert listed["sessions"][0].get("a2c_version") == said
 
 
-@pytest.mark.rule("answers.connect.max_message")
+@pytest.mark.rule("answers.connect.max_message", "answers.connect.max_values")
 @pytest.mark.parametrize(
     ("auth", "field"),
     [
@@ -70,6 +70,9 @@ async def test_no_version_and_versions_0_2_to_0_4_are_accepted(nats_url: str, qu
         ({"max_message": "4"}, "auth.max_message"),
         ({"max_message": 0}, "auth.max_message"),
         ({"max_message": True}, "auth.max_message"),
+        ({"max_values": "4"}, "auth.max_values"),
+        ({"max_values": 0}, "auth.max_values"),
+        ({"max_values": None}, "auth.max_values"),
         ({"flat_errors": "yes"}, "auth.flat_errors"),
         ({"flat_errors": 1}, "auth.flat_errors"),
         ({"flat_errors": None}, "auth.flat_errors"),

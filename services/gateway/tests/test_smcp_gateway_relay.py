@@ -179,6 +179,63 @@ async def test_an_answer_of_too_many_values_is_413_and_is_not_read(nats_url: str
         assert await anna.call("client:tool_call", call(9) | {"computer": "socket"}) == {"content": content}
 
 
+@pytest.mark.rule("answers.connect.max_values")
+@pytest.mark.parametrize("text", ["short", "x" * 1_100_000])
+async def test_a_client_gets_no_answer_of_more_values_than_it_says_that_it_reads(nats_url: str, text: str) -> None:
+    result: dict[str, Any] = {"resources": [[]] * 20_000}
+    said = {"content": [], "tools": [], "text": text, "payload": {"jsonrpc": "2.0", "id": 1, "result": result}}
+    envelope: dict[str, Any] = {
+        "roomId": OFFICE,
+        "payload": {"jsonrpc": "2.0", "id": 1, "method": "resources/list"},
+    }
+
+    async def answer(_: str, __: Incoming) -> Reply:
+        return reply(said)
+
+    async def acknowledge(_: Any) -> dict[str, Any]:
+        return said
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as socket,
+        world.computer(OFFICE, "box", answer),
+    ):
+        await socket.join("computer", "socket", OFFICE)
+        events = ("client:tool_call", "client:get_tools", "client:resources/list", "client:get_later")
+        for event in events:
+            socket.sio.on(event, acknowledge, namespace=NAMESPACE)
+        named = [{"computer": name, "computerId": name} for name in ("box", "socket")]
+        async with connected(world.url, auth={"max_values": 10_000}) as anna:
+            await anna.join("agent", "anna", OFFICE)
+            for number, (event, name) in enumerate(product(events, named)):
+                refused = await anna.call(event, call(number) | envelope | name)
+                assert (refused["code"], refused["details"]["max_values"]) == (413, 10_000), event
+            skipped = []
+            for _ in range(2):
+                page = (await anna.call("client:resources/list", envelope))["payload"]["result"]
+                envelope["payload"]["params"] = {"cursor": page.get("nextCursor")}
+                skipped += page["meta"]["a2c_skipped"]
+            assert skipped == ["box", "socket"]
+            await anna.call("server:leave_office", {"office_id": OFFICE})
+        async with connected(world.url, auth={"max_values": 50_000}) as bert:
+            await bert.join("agent", "bert", OFFICE)
+            for number, (event, name) in enumerate(product(events, named)):
+                assert await bert.call(event, call(number) | envelope | name) == said, event
+
+
+async def test_a_client_that_reads_any_number_of_values_gets_no_more_than_the_gateway_allows(nats_url: str) -> None:
+    async def answer(_: str, __: Incoming) -> Reply:
+        return reply({"content": [[]] * 40_000})
+
+    async with (
+        gateway_world(nats_url, settings={"max_values": 30_000}) as world,
+        connected(world.url, auth={"max_values": 10**9}) as anna,
+        world.computer(OFFICE, "box", answer),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        assert (await ask(anna, call()))["details"]["max_values"] == 30_000
+
+
 @pytest.mark.rule("answers.errors.500", "answers.calls.result.readable", "answers.errors.surrogates")
 @pytest.mark.parametrize(
     "broken",

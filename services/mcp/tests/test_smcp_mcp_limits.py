@@ -16,6 +16,7 @@ import orjson
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from smcp_agent import SmcpAgent
 from smcp_auth import api_keys
 from smcp_auth.grants import UNLIMITED, Quota
 from smcp_mcp import auth, buffered_request
@@ -24,9 +25,11 @@ from smcp_proto.errors import RateLimited
 from smcp_service import http_limits
 from smcp_service.http_limits import HEAD_S
 from smcp_testing.bridged import ERAS
+from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.gateway_world import gateway_world
+from smcp_testing.mcp_servers import configs
 from smcp_testing.mcp_servers.shelf import HOST
 from smcp_testing.mcp_service import INITIALIZE, OfficeClient, Service, mcp_service, office_client
 from smcp_testing.waiting import eventually
@@ -188,6 +191,25 @@ async def test_a_body_of_a_million_lists_is_refused_for_less_than_it_costs_to_re
         assert error["data"] == {"max_values": 200_000, "size": len(body)}
         async with http.post(service.office("lab-1"), data=io.BytesIO(bytes(4 * MIB + 1)), headers=anna) as answer:
             assert (answer.status, (await answer.json())["error"]["data"]) == (413, {"limit": 4 * MIB})
+
+
+@ERAS
+async def test_an_answer_of_many_values_is_refused_for_an_mcp_client_and_reaches_an_agent(
+    nats_url: str, era: str
+) -> None:
+    values = f"[{','.join(['[]'] * 30_000)}]"
+    result = f'{{"content":[{{"type":"text","text":"fine"}}],"structuredContent":{{"v":{values}}}}}'
+    many = f'{{"jsonrpc":"2.0","id":$ID,"result":{result}}}'
+    async with (
+        gateway_world(nats_url) as world,
+        native_computer(world, "office", "box", {"raw": configs.stdio("raw")}),
+    ):
+        async with mcp_service(world.url) as service, office_client(service.office(), era) as client:
+            assert await client.text("say", text=many) == "!Error 413: the answer holds more than 25000 values"
+            assert await client.text("say", text=many.replace(values, "1")) == "fine"
+            await service.stop()
+        async with SmcpAgent(world.url, office="office", name="anna") as anna:
+            assert len((await anna.call_tool("box", "say", {"text": many})).structured_content["v"]) == 30_000
 
 
 async def test_malformed_requests_over_http_write_nothing_to_the_log(

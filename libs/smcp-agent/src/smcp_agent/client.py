@@ -51,6 +51,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         token: an API key, a JWT, or an async function that gives a fresh one before each connection. None: the key of
             the `smcp up` of this user at that URL, if there is one.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
+        max_values: the same in JSON values (items of lists and objects). None: the gateway's limit.
         on_input: for calls that give none; see `call_tool`.
         previews: keeps the results that `max_chars` cuts; Agents of one process may share it, and its bound.
         max_away: seconds that a request waits for a lost connection, within its own time.
@@ -72,6 +73,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         token: Token | None = None,
         headers: Mapping[str, str] | None = None,
         max_message: int = MAX_MESSAGE,
+        max_values: int | None = None,
         connect_timeout: float = 10.0,
         on_input: OnInput | None = None,
         previews: Previews | None = None,
@@ -81,6 +83,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         options = checked(
             ConnectionOptions,
             max_message=max_message,
+            max_values=max_values,
             headers=headers or {},
             token=check_token(token) if isinstance(token, str) else token,
             connect_timeout=connect_timeout,

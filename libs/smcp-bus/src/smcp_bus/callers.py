@@ -209,17 +209,10 @@ def is_read_only(tool: Mapping[str, Any]) -> bool:
     return isinstance(hints, dict) and hints.get("readOnlyHint") is True
 
 
-async def read_only_hints(answer: bytes, most: int) -> dict[str, bool]:
-    """Which tools of a Computer's list only read, by their names.
-
-    Args:
-        answer: the answer to `client:get_tools`.
-        most: how many JSON values it may have.
-
-    Raises:
-        ValueError: the answer is not JSON. TooLarge: see `exact_json.read_answer`.
-    """
-    value = await exact_json.read_answer(answer, most, "the answer")
+async def read_only_hints(answer: bytes) -> dict[str, bool]:
+    """Which tools of a Computer's list, the `answer` to `client:get_tools`, only read, by their names. Raises as
+    `exact_json.read_answer`."""
+    value = await exact_json.read_answer(answer, "the answer")
     return {name: is_read_only(tool) async for name, tool in _listed(value)}
 
 
@@ -242,18 +235,11 @@ def check_listed(rights: Rights, listed: Mapping[str, bool], name: str) -> None:
     rights.check_tool(name, read_only=listed[name])
 
 
-async def without_tools(rights: Rights, event: str, body: bytes, most: int) -> bytes:
-    """A Computer's answer without the tools that the caller may not call.
-
-    Args:
-        body: the answer, as JSON.
-        most: how many JSON values it may have.
-
-    Raises TooLarge: see `exact_json.read_answer`.
-    """
+async def without_tools(rights: Rights, event: str, body: bytes) -> bytes:
+    """A Computer's answer without the tools that the caller may not call. Raises as `exact_json.read_answer`."""
     if event not in ("client:get_tools", "client:get_config"):
         return body
-    answer = await exact_json.read_answer(body, most, "the answer")
+    answer = await exact_json.read_answer(body, "the answer")
     if event == "client:get_tools" and "tools" in answer:
         answer["tools"] = [tool async for name, tool in _listed(answer) if _is_shown(rights, name, tool)]
     if event == "client:get_config" and "servers" in answer:

@@ -112,17 +112,15 @@ async def validated(text: bytes, most: int, what: str, name: str) -> tuple[int, 
     return deepest, named
 
 
-async def read_answer(text: bytes, most: int, what: str) -> dict[str, Any]:
-    """The JSON object of an answer that is to be changed; empty where it is none.
+async def read_answer(text: bytes, what: str) -> dict[str, Any]:
+    """The JSON object of an answer that is to be changed, and whose values were counted; empty where it is none.
 
     Raises:
-        TooLarge: it has more than `LARGEST_READ` bytes; or as `check_cost`.
+        TooLarge: it has more than `LARGEST_READ` bytes.
         ValueError: it is no JSON.
     """
     if len(text) > LARGEST_READ:
-        details = {"size": len(text), "limit": LARGEST_READ}
-        raise TooLarge(f"{what} is too large to be read here", details=details)
-    await check_cost(text, most, what)
+        raise TooLarge(f"{what} is too large to be read here", details={"size": len(text), "limit": LARGEST_READ})
     value = read(text)
     await asyncio.sleep(0)  # others run before it is written
     return value if isinstance(value, dict) else {}

@@ -65,7 +65,7 @@ class Gateway:
         self.transport.gone = self.memberships.gone
         self.repair = Repair(sessions, self.memberships)
         self.moves = Moves(sessions, self.transport, self.repair, calls, settings)
-        self.relay = Relay(self.computers, calls, sessions, settings.max_values)
+        self.relay = Relay(self.computers, calls, sessions)
         self.lists = ListResources(self.relay, self.offices)
         self.transport.dispatcher = self._client_dispatcher(settings.max_values)
         self.lease = LeaseKeeper(

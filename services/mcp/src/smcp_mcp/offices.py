@@ -180,6 +180,7 @@ class Offices:
                 name=settings.mcp_name,
                 token=settings.gateway_token,
                 max_message=settings.max_payload + MAX_MESSAGE - MAX_PAYLOAD,
+                max_values=settings.max_values // 8,  # reading and writing so many takes steps of 50 ms
                 previews=self._previews,
                 max_away=AWAY_S,
             ) as agent:

@@ -140,12 +140,13 @@ class Connection:
 
     async def open(self) -> None:
         """Raises CannotConnect; SmcpError: the server refused."""
+        limits = self._options.model_dump(include={"max_message", "max_values"}, exclude_none=True)
         try:
             async with asyncio.timeout(self._options.connect_timeout):
                 await self._sio.connect(
                     self.url,
                     headers=dict(self._options.headers),
-                    auth={**self._options.auth, "max_message": self._options.max_message, "flat_errors": True},
+                    auth={**self._options.auth, **limits, "flat_errors": True},
                     transports=["websocket"],
                     namespaces=[NAMESPACE],
                     socketio_path=f"{urlsplit(self.url).path.strip('/')}/socket.io".lstrip("/"),

@@ -41,6 +41,8 @@ class ConnectionOptions(BaseModel):
 
     max_message: Annotated[int, Field(gt=0)] = MAX_MESSAGE
     """Bytes of the largest message to receive; said to the server, which answers 413 for what is larger."""
+    max_values: Annotated[int, Field(gt=0)] | None = None
+    """How many JSON values an answer may have, also said to the server; None: as many as that allows."""
     max_request: int = MAX_PAYLOAD
     """Bytes of the largest request to send to a server that does not say what it takes."""
     auth: Mapping[str, Any] = {}

@@ -226,7 +226,7 @@ class SocketIoComputer:
             row = CATALOG["client:get_tools"]
             answer = await self._query(None, replace(call, row=row, payload=payload, caller=caller))
             with suppress(ValueError):
-                hints = await read_only_hints(answer.body, self._table.settings.max_values)
+                hints = await read_only_hints(answer.body)
             # with a key it may list others to another caller; and up to 1 MiB, as its names may have 32 MiB
             may_keep = self.session.caller_key is None and len(answer.body) <= exact_json.ONE_STEP
             if may_keep and self.hints is known:  # it has announced no change meanwhile

@@ -59,7 +59,6 @@ class Relay:
     computers: ComputerTable
     calls: CallTable
     sessions: Sessions
-    max_values: int
     requests: dict[str, int] = field(default_factory=lambda: {"here": 0, "bus": 0}, init=False)
     """Requests to Computers, by where their owners are."""
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
@@ -97,7 +96,7 @@ class Relay:
             session = self.sessions.get(caller.session)
             if session is not None and len(answer.body) > largest_reply(session.max_message):
                 raise too_large(len(answer.body), session.max_message)
-            return Answer(await without_tools(rights, call.row.event, answer.body, self.max_values))
+            return Answer(await without_tools(rights, call.row.event, answer.body))
         return answer
 
     async def cancel(self, request: AgentCallData, call: Call) -> None:
@@ -157,9 +156,12 @@ class Relay:
                     error = to_error(reply) if len(reply.body) <= errors.LONGEST_ERROR else Internal("is not read")
                     raise errors.error_of_computer(int(error.code), error.message, error.details, len(reply.body))
                 expected = expected_fields(call.row)
+                session = self.sessions.get(pending.session)
+                most = exact_json.MAX_VALUES if session is None else session.max_values
                 if len(reply.body) > exact_json.ONE_STEP:
-                    return await self._checked_in_slices(pending.session, reply.body, expected)
-                await exact_json.check_cost(reply.body, self.max_values, "the answer")
+                    with nullcontext() if session is None else session.holding(len(reply.body)):
+                        return await _checked_in_slices(reply.body, most, expected)
+                await exact_json.check_cost(reply.body, most, "the answer")
                 return checked(reply.body, expected)
             except BodyTooLarge:  # nothing was sent
                 pending.not_run()
@@ -173,24 +175,6 @@ class Relay:
                     with _below(span):
                         self.computers.background.once("cancelling a late call", partial(tell, caller=pending.subject))
                 raise errors.TimedOut(errors.NO_ANSWER, details={"may_have_run": True}) from None
-
-    async def _checked_in_slices(self, session_id: str, body: bytes, expected: Collection[str]) -> Answer:
-        session = self.sessions.get(session_id)
-        try:
-            with nullcontext() if session is None else session.holding(len(body)):
-                levels, may_be_error = await exact_json.validated(body, self.max_values, "the answer", "message")
-        except ValueError:
-            raise Internal(NO_JSON) from None
-        if levels > DEEPEST:
-            raise Internal(TOO_DEEP)
-        first = _FIRST_FIELD.match(body)
-        if not may_be_error or not expected or (first is not None and first[1].decode() in expected):
-            return Answer(body)
-        if len(body) > exact_json.LARGEST_READ:
-            raise Internal("the Computer's answer may be an error, and is too large to be read")
-        if (error := error_in(orjson.loads(body), expected, len(body))) is not None:
-            raise error
-        return Answer(body)
 
     def _with_age(self, call: Call) -> Mapping[str, Any]:
         """The request. The age of a repeat is unknown if it may have been sent before this process was suspended."""
@@ -287,6 +271,23 @@ def _target(request: BaseModel) -> tuple[str, str]:
     name = getattr(request, field)
     assert isinstance(name, str), "what may go without (`ListResources`) is not relayed as it is"
     return field, name
+
+
+async def _checked_in_slices(body: bytes, most: int, expected: Collection[str]) -> Answer:
+    try:
+        levels, may_be_error = await exact_json.validated(body, most, "the answer", "message")
+    except ValueError:
+        raise Internal(NO_JSON) from None
+    if levels > DEEPEST:
+        raise Internal(TOO_DEEP)
+    first = _FIRST_FIELD.match(body)
+    if not may_be_error or not expected or (first is not None and first[1].decode() in expected):
+        return Answer(body)
+    if len(body) > exact_json.LARGEST_READ:
+        raise Internal("the Computer's answer may be an error, and is too large to be read")
+    if (error := error_in(orjson.loads(body), expected, len(body))) is not None:
+        raise error
+    return Answer(body)
 
 
 def checked(body: bytes, expected: Collection[str]) -> Answer:

@@ -130,7 +130,7 @@ class ListResources:
             answer = await self.relay(request.model_copy(update={"computerId": name}), page_call)
             session = self.relay.sessions.get(call.caller.session)
             if session is not None and len(answer.body) <= largest_reply(session.max_message):
-                return await read_page(answer.body, call.row.verb, self.relay.max_values)
+                return await read_page(answer.body, call.row.verb)
         except SmcpError as error:
             if inner is not None and isinstance(error, Malformed) and error.details.get("field") == FIELD:
                 raise unreadable() from None
@@ -164,10 +164,10 @@ def _addressed(payload: Any, name: str, inner: str | None) -> dict[str, Any]:
     return {**payload, "computerId": name, "payload": {**message, "params": params}}
 
 
-async def read_page(answer: bytes, verb: str, most: int) -> dict[str, Any]:
-    """A Computer's page: the envelope around a result with items. `most`: how many JSON values it may have. Raises
-    Malformed (the Computer refused the cursor), NotFound (it has no resources), Internal (it is no page), TooLarge."""
-    envelope = await exact_json.read_answer(answer, most, "the page")
+async def read_page(answer: bytes, verb: str) -> dict[str, Any]:
+    """A Computer's page: the envelope around a result with items. Raises Malformed (the Computer refused the cursor),
+    NotFound (it has no resources), Internal (it is no page), TooLarge."""
+    envelope = await exact_json.read_answer(answer, "the page")
     match envelope.get("payload"):
         case {"error": {**error}}:
             code, data = error.get("code"), error.get("data")

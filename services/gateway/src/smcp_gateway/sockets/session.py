@@ -11,6 +11,7 @@ from aiohttp import web
 
 from smcp_auth.grants import Principal, Quota
 from smcp_auth.quotas import CountedIn
+from smcp_bus import exact_json
 from smcp_bus.callers import CALLER_KEY, Caller, SeatKey
 from smcp_bus.limits import Rate
 from smcp_bus.registry_contract import AliveQuestion, Claim
@@ -78,6 +79,7 @@ class Session:
     id: str
     engine_id: str
     max_message: int = DEFAULT_MAX_MESSAGE
+    max_values: int = exact_json.MAX_VALUES
     flat_errors: bool = False
     caller_key: str | None = None
     """Of a Computer that asked for who calls: proves that a gateway says it (`smcp_bus.callers`)."""
@@ -229,20 +231,23 @@ class Sessions:
         return bool(seats) if question.office is None else named in seats
 
 
-def greeting(request: web.Request, auth: object) -> tuple[int, bool, str | None, str | None]:
+def greeting(request: web.Request, auth: object, most: int) -> tuple[int, int, bool, str | None, str | None]:
     """What a client says when it connects, by the first request and CONNECT's `auth`: bytes of the largest message that
-    it takes, whether it reads flat errors, its `caller_key`, and its version. Raises TooLarge, Malformed."""
+    it takes, values of an answer (`most` of them), whether it reads flat errors, its `caller_key`, and its version.
+    Raises TooLarge, Malformed."""
     fields = {} if auth is None else auth
     if fields == OVERSIZED:
         raise TooLarge(f"auth: is longer than {AUTH_BYTES} bytes", details={"field": "auth", "limit": AUTH_BYTES})
     if not isinstance(fields, dict):
         raise refused("auth", "is not a JSON object")
-    max_message, flat_errors = fields.get("max_message", DEFAULT_MAX_MESSAGE), fields.get("flat_errors", False)
-    if not isinstance(max_message, int) or isinstance(max_message, bool) or max_message <= 0:
-        raise refused("auth.max_message", "is not a positive integer")
+    max_message, max_values = fields.get("max_message", DEFAULT_MAX_MESSAGE), fields.get("max_values", most)
+    for name, limit in (("max_message", max_message), ("max_values", max_values)):
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
+            raise refused(f"auth.{name}", "is not a positive integer")
+    flat_errors = fields.get("flat_errors", False)
     if not isinstance(flat_errors, bool):
         raise refused("auth.flat_errors", "is not true or false")
     caller_key = fields.get(CALLER_KEY)
     if not (caller_key is None or isinstance(caller_key, str)):
         raise refused(f"auth.{CALLER_KEY}", "is not a string")
-    return max_message, flat_errors, caller_key, request.query.get(VERSION_PARAMETER)
+    return max_message, min(most, max_values), flat_errors, caller_key, request.query.get(VERSION_PARAMETER)

@@ -82,6 +82,7 @@ class SocketIoServer:
         self.gone: Callable[..., None]
         """Called with a session that has ended; `goodbye`: its client said so."""
         self._max_payload = max_payload = settings.max_payload
+        self._max_values = settings.max_values
         self._max_request = min(max_payload, max(MIN_REQUEST_LIMIT, max_payload // REQUEST_LIMIT_DIVISOR))
         self._authenticator = authenticator
         self._source = partial(source_of, trusted=settings.proxies)
@@ -169,7 +170,7 @@ class SocketIoServer:
         request: web.Request = environ["aiohttp.request"]
         engine_id = self._sio.manager.eio_sid_from_sid(sid, packet.NAMESPACE)
         try:
-            options = greeting(request, auth)
+            options = greeting(request, auth, self._max_values)
             principal = None if self._authenticator is None else await admit(self._authenticator, request, auth)
             outbox = self._engine.outbox(engine_id)
             if outbox is None:
