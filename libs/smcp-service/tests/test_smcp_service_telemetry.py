@@ -34,7 +34,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from smcp_service.otlp_spans import export_request
+from smcp_service.otlp_spans import OtlpHttpSpanExporter, export_request
 from smcp_service.telemetry import (
     TRACE_ID_KEY,
     BoundedBatchSpanProcessor,
@@ -189,6 +189,20 @@ def test_an_integer_above_64_bits_in_a_span_is_written_as_text_and_keeps_nothing
     values = [each.value for each in written.resource_spans[0].scope_spans[0].spans[0].attributes]
     assert [each.int_value for each in values] == [-(1 << 63), (1 << 63) - 1, 0, 0]
     assert [each.string_value for each in values] == ["", "", str(1 << 63), str(-(1 << 63) - 1)]
+
+
+def test_a_collector_that_is_away_is_one_log_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1.5")
+    exporter = OtlpHttpSpanExporter(Resource({}))
+    for _ in range(2):
+        assert exporter.export(()) is SpanExportResult.FAILURE
+    exporter.shutdown()
+    (line,) = caplog.messages
+    assert "Connection refused" in line
 
 
 def test_opentelemetrys_http_exporter_posts_for_no_spans_and_through_the_request_method_of_its_session() -> None:
