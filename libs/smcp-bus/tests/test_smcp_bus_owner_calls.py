@@ -155,7 +155,7 @@ class ToolOfAnotherProcess(Tool):
 @pytest.mark.rule("answers.calls.timeout.meta")
 async def test_a_computer_that_is_another_process_says_itself_why_a_call_took_too_long() -> None:
     with owning() as owner, owning() as of_computer:
-        gateway = Tool(owner, Seat("lab", "pc", grace_s=0.9))
+        gateway = Tool(owner, Seat("lab", "pc", cancel_grace_s=0.9))
         computer = ToolOfAnotherProcess(of_computer, gateway)
         answer, own = await asyncio.gather(gateway.call(limit=0.05), computer.call(limit=0.05))
         assert answer == {"own": 1}
@@ -179,7 +179,7 @@ async def test_a_cancel_answers_at_once_and_stops_the_tool() -> None:
 @pytest.mark.parametrize("in_time", [True, False])
 async def test_a_cancelled_call_may_bring_its_own_answer_within_its_grace(in_time: bool) -> None:
     with owning() as owner:
-        tool = Tool(owner, Seat("lab", "pc", grace_s=30.0 if in_time else 0.05))
+        tool = Tool(owner, Seat("lab", "pc", cancel_grace_s=30.0 if in_time else 0.05))
         running = await tool.begun()
         assert tool.cancel()
         assert tool.cancel()

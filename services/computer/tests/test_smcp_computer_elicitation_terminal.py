@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from smcp_computer.elicitation import answered_at
+from smcp_computer.elicitation import elicit_at_terminal
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Target, ToolRef
 
@@ -45,7 +45,7 @@ class Typing:
 
 async def ask_user(user: Typing, params: Mapping[str, Any]) -> Mapping[str, Any]:
     target = cast("Target", SimpleNamespace(ref=ToolRef("tables", "book")))
-    answers = await answered_at(cast("Terminal", user), target, {"q": {"params": params}})
+    answers = await elicit_at_terminal(cast("Terminal", user), target, {"q": {"params": params}})
     return answers["q"]
 
 

@@ -125,8 +125,8 @@ async def running(
     *,
     drain_s: float = 30.0,
     strict: bool = False,
-    places: int = 8,
-    place_s: float = 3.0,
+    start_slots: int = 8,
+    slot_s: float = 3.0,
     ready: Collection[str] | None = None,
 ) -> AsyncIterator[tuple[Fleet, list[ServerEvent]]]:
     """The fleet once all its servers are ready, or those of `ready`; and what it tells from here on."""
@@ -136,8 +136,8 @@ async def running(
         limits=Limits(strict=strict),
         on_change=lambda: None,
         drain_s=drain_s,
-        places=places,
-        place_s=place_s,
+        start_slots=start_slots,
+        slot_s=slot_s,
     )
     heard: list[ServerEvent] = []
     async with background() as tasks:
@@ -255,7 +255,7 @@ async def test_only_the_first_starts_with_the_process_are_unreadiness() -> None:
 
 async def test_a_server_waits_for_its_start_while_as_many_as_may_start_do() -> None:
     hangs, box = configs.hostile("--hangs", "start"), configs.hostile()
-    async with running({"hangs": hangs, "box": box}, places=1, place_s=60.0, ready=()) as (fleet, _):
+    async with running({"hangs": hangs, "box": box}, start_slots=1, slot_s=60.0, ready=()) as (fleet, _):
         await eventually(lambda: fleet.supervisors["hangs"].status().pid is not None)
         assert fleet.supervisors["box"].status().pid is None
         fleet.apply(parsed({"box": box}))
@@ -265,7 +265,7 @@ async def test_a_server_waits_for_its_start_while_as_many_as_may_start_do() -> N
 
 async def test_a_server_that_hangs_when_it_starts_does_not_keep_others_waiting_for_ever() -> None:
     servers = {"hangs": configs.hostile("--hangs", "start"), "box": configs.hostile()}
-    async with running(servers, places=1, place_s=0.1, ready=["box"]) as (fleet, _):
+    async with running(servers, start_slots=1, slot_s=0.1, ready=["box"]) as (fleet, _):
         assert fleet.starting == ["hangs"]
         assert int(text(await call(fleet.supervisors["box"], "pid")))
 

@@ -16,7 +16,7 @@ import pytest
 
 from smcp_bus.audit import MOST_WAITING, REPEATED, Event, Trail, sha256
 from smcp_bus.audit_sinks import FileSink, former
-from smcp_standalone.audit_reader import COLUMNS, Chains, Line, Repeats, Wanted, csv_line, read_file
+from smcp_standalone.audit_reader import COLUMNS, Chains, DuplicateRecords, Line, Wanted, csv_line, read_file
 from smcp_testing.fork_server import COMMANDS, born
 
 SMCP = Path(sys.executable).parent / "smcp"
@@ -173,9 +173,9 @@ def test_repeats_hide_nothing_an_hour_after_the_first_and_the_memory_of_them_is_
     monkeypatch.setattr("smcp_standalone.audit_reader.REMEMBERED", 1)
     repeat = {"kind": "call", "event": REPEATED, "outcome": "ok", "at": "2027-01-01T08:00+00:00", "req_id": "r0"}
     times = [f"2027-01-01T{time}+00:00" for time in ("08:00", "08:50", "09:10", "10:00")]
-    repeats = Repeats()
+    repeats = DuplicateRecords()
     assert [repeats.hide({**repeat, "at": at}) for at in times] == [False, True, False, True]
-    repeats = Repeats()
+    repeats = DuplicateRecords()
     for each in ("r0", "r1"):
         repeats.expect({**repeat, "req_id": each})
     hidden = [repeats.hide({**repeat, "outcome": "503", "req_id": each}) for each in ("r0", "r1")]

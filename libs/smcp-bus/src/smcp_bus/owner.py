@@ -160,7 +160,7 @@ class Owner:
                 return known
             limit, now = tool_results.time_limit(request.timeout, left), self._loop.time()
             ends = limit
-            if seat.grace_s:  # another process, whose limit began later: its time-out says why
+            if seat.cancel_grace_s:  # another process, whose limit began later: its time-out says why
                 ends = (limit + min(request.timeout, left)) / 2
             if (grant := self._bytes.take(max(size, RUNNING_BYTES // MOST_RUNNING), seat.office)) is None:
                 raise Unavailable("too many calls run here; ask again", details={"may_have_run": False})
@@ -212,10 +212,10 @@ class Owner:
         for call in calls:
             if by.is_valid and call.span.is_recording():
                 call.span.add_link(by)
-            if not call.seat.grace_s:
+            if not call.seat.cancel_grace_s:
                 self._cancelled(call, "cancelled")
             elif len(call.timers) == 1:
-                call.timers.append(self._loop.call_later(call.seat.grace_s, self._cancelled, call, "cancelled"))
+                call.timers.append(self._loop.call_later(call.seat.cancel_grace_s, self._cancelled, call, "cancelled"))
         if not calls:
             _, known = self._tombstones.pop((office, agent, req_id), (0.0, ()))
             subjects = (*(each for each in known if each != subject), subject)[-MAX_CANCELLERS:]

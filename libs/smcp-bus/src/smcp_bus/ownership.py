@@ -45,7 +45,7 @@ class Seat:
 
     office: str
     computer: str
-    grace_s: float = 0.0
+    cancel_grace_s: float = 0.0
     """How long the Computer may still answer a cancelled call; 0: it is in this process."""
     held_since: float | None = None
     """Since when it has its seat in the office without interruption (loop time)."""

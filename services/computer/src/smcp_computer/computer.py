@@ -25,7 +25,7 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.confirmation import PROGRAM, Asker, Confirmation, ask_at_terminal, ask_program
-from smcp_computer.elicitation import OpenElicitations, answered_at
+from smcp_computer.elicitation import OpenElicitations, elicit_at_terminal
 from smcp_computer.handlers.resources import resource_handlers
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
@@ -164,7 +164,7 @@ class Computer:
             # Agents know the tools from the process before a restart: their calls wait, as they did for the seat
             start_s=settings.start_s if settings.restart else settings.wait_s,
             elicitations=OpenElicitations(settings.question_s),
-            at_terminal=partial(answered_at, terminal) if settings.elicit == "terminal" else None,
+            at_terminal=partial(elicit_at_terminal, terminal) if settings.elicit == "terminal" else None,
             ended=calls_timed(self.metrics),
         )
         self.dispatcher = Dispatcher(

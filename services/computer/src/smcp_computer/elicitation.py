@@ -319,7 +319,7 @@ ACTIONS: Final[Mapping[str, str]] = {"y": "accept", "yes": "accept", "n": "decli
 """MCP's actions of an ElicitResult, by the words for them."""
 
 
-async def answered_at(terminal: Terminal | None, target: Target, requests: Elicitations) -> Answers:
+async def elicit_at_terminal(terminal: Terminal | None, target: Target, requests: Elicitations) -> Answers:
     """Ask at this host's terminal, line by line. A URL is shown, and never opened. Raises ElicitationRefused: there is
     no terminal."""
     none = "asks at this Computer's terminal (SMCP_ELICIT), but there is no terminal"

@@ -71,9 +71,8 @@ class Sweeper:
                 group.create_task(self._end_move(key, entry))
 
     async def purge(self) -> None:
-        """Remove tombstones that stood for long and were announced.
-
-        Never the bucket's newest record: a view that is read anew would be older than what was asked of it before.
+        """Remove tombstones older than `keep_tombstones_s` whose leave was announced. The bucket's newest record stays:
+        without it, a view that is read anew would be older than it was before.
         """
         oldest = self._loop.time() - self.keep_tombstones_s
         old = {key: stone for key, stone in self.view.tombstones.items() if stone.seen <= oldest}

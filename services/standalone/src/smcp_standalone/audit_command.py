@@ -24,7 +24,7 @@ from smcp_service.lifecycle import Failure, counted
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_standalone import audit_reader
-from smcp_standalone.audit_reader import Line, Repeats, Wanted
+from smcp_standalone.audit_reader import DuplicateRecords, Line, Wanted
 from smcp_standalone.operator_commands import AsJson, ask, check_office, operator_bus
 
 app = typer.Typer(
@@ -228,7 +228,7 @@ class _Shown:
         self.wanted = wanted
         self.count = 0
         self._json, self._csv, self._fields, self._most = as_json, as_csv, fields, most
-        self._repeats = Repeats()
+        self._repeats = DuplicateRecords()
         if as_csv:
             typer.echo(audit_reader.csv_line(list(audit_reader.COLUMNS)))
 

@@ -102,7 +102,7 @@ def read_file(path: Path) -> Iterator[Line]:
             raise SettingsError(f"{name}: cannot be read: {error.strerror or error}") from None
 
 
-class Repeats:
+class DuplicateRecords:
     """Finds duplicate records: of a message that was sent again; of an approval, by two registries; of a call that our
     SDK repeats, by each gateway that tried it."""
 

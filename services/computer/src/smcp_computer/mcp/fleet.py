@@ -93,14 +93,14 @@ class Fleet:
     limits: Limits
     on_change: Callable[[], None]
     drain_s: float = DRAIN_S
-    places: int = 2 * (os.cpu_count() or 1)
+    start_slots: int = 2 * (os.cpu_count() or 1)
     """Programs that start at the same time: with all at once, the first would be ready as late as the last. One that
-    takes longer than `place_s` is not counted: it waits for a download, and not for a core."""
-    place_s: float = 3.0
+    takes longer than `slot_s` is not counted: it waits for a download, and not for a core."""
+    slot_s: float = 3.0
 
     def __post_init__(self) -> None:
         self.events = ServerEvents(self.inputs.redactor)
-        self._places = asyncio.Semaphore(self.places)
+        self._slots = asyncio.Semaphore(self.start_slots)
         self.supervisors = {name: self._supervisor(name) for name in _enabled(self.config)}
         """By name. One object for the life of the fleet, which shows what is configured now."""
         self._first = tuple(self.supervisors.values())
@@ -182,15 +182,15 @@ class Fleet:
             on_change=self.on_change,
             events=self.events,
             host=_host(self.config, name),
-            place=self._place,
+            start_slot=self._start_slot,
         )
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        await self._places.acquire()
-        with ExitStack() as place:
-            place.callback(self._places.release)
-            place.callback(asyncio.get_running_loop().call_later(self.place_s, place.close).cancel)
+    async def _start_slot(self) -> AsyncIterator[None]:
+        await self._slots.acquire()
+        with ExitStack() as slot:
+            slot.callback(self._slots.release)
+            slot.callback(asyncio.get_running_loop().call_later(self.slot_s, slot.close).cancel)
             yield
 
     def _note_disabled(self) -> None:

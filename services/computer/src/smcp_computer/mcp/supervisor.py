@@ -58,7 +58,7 @@ LONGEST_START_S: Final = 300.0
 
 @dataclass(eq=False)
 class Supervisor:
-    """Keeps one MCP server running; a program starts within `place`. `on_change`: its callable tools may differ."""
+    """Keeps one MCP server running; programs start within `start_slot`. `on_change`: its tools may differ."""
 
     config: MCPServerConfig
     inputs: InputResolver
@@ -67,7 +67,7 @@ class Supervisor:
     on_change: Callable[[], None]
     events: ServerEvents = field(default_factory=ServerEvents)
     host: HostSettings = field(default_factory=HostSettings)
-    place: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    start_slot: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
     def __post_init__(self) -> None:
         self.name = self.config.name
@@ -232,11 +232,11 @@ class Supervisor:
         self._wanted.clear()
         self._is_outdated = False
         self._enter(State.STARTING, self.reason)
-        async with self._waited(None) as start, AsyncExitStack() as place:
+        async with self._waited(None) as start, AsyncExitStack() as slot:
             # outside of the limit: the user may be asked for inputs, and others may start before it
             server = await self.inputs.resolve(self.config, self.host.environment or ())
             if not self._over_http:
-                await place.enter_async_context(self.place())
+                await slot.enter_async_context(self.start_slot())
             if self._stopping.is_set():
                 return
             start.reschedule(asyncio.get_running_loop().time() + self._start_s)
@@ -251,7 +251,7 @@ class Supervisor:
             ) as connection:
                 tools = await connection.list_tools()
                 start.reschedule(None)
-                await place.aclose()
+                await slot.aclose()
                 self._waiting = None
                 self.connection = connection
                 self._opened.set()

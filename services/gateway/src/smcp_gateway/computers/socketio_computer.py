@@ -65,7 +65,7 @@ class SocketIoComputer:
             pause_s=PAUSE_S,
         )
         self._table = table
-        self.hints: dict[str, bool] = {}
+        self.read_only_hints: dict[str, bool] = {}
         """What it listed when it was asked last (`callers.read_only_hints`), until it announces a change."""
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
         self.closed = False
@@ -219,7 +219,7 @@ class SocketIoComputer:
 
     async def _check_tool(self, rights: Rights, request: ToolCallReq, call: Call) -> None:
         """Look at what the Computer lists: a published one checks nothing, and has several names for a tool."""
-        known = hints = self.hints
+        known = hints = self.read_only_hints
         if request.tool_name not in hints:
             payload = {"agent": request.agent, "req_id": request.req_id, "computer": self.name}
             caller = replace(call.caller, rights=Rights(holder=rights.holder))  # to say why a tool is refused
@@ -229,8 +229,8 @@ class SocketIoComputer:
                 hints = await read_only_hints(answer.body)
             # with a key it may list others to another caller; and up to 1 MiB, as its names may have 32 MiB
             may_keep = self.session.caller_key is None and len(answer.body) <= exact_json.ONE_STEP
-            if may_keep and self.hints is known:  # it has announced no change meanwhile
-                self.hints = hints
+            if may_keep and self.read_only_hints is known:  # it has announced no change meanwhile
+                self.read_only_hints = hints
         check_listed(rights, hints, request.tool_name)
 
     def _ask(self, call: Call, answered: Answered) -> Callable[[], None]:

@@ -265,7 +265,7 @@ class Rooms:
         ends = loop.time() + self.memberships.registry.room_s
         owned = self.memberships.computers.of(call.caller.session, membership.office)
         if owned is not None:
-            owned.hints = {}
+            owned.read_only_hints = {}
             with suppress(BusError, SmcpError, TimeoutError):  # they are retried later; this event is not
                 async with asyncio.timeout_at(ends):
                     await owned.updates.flush()
