@@ -155,10 +155,10 @@ async def test_one_of_several_urls_is_enough() -> None:
         assert (code, err) == (2, "error 400: office_id: a name has 1 to 128 characters, this one has 0\n")
 
 
-def test_h_is_help_for_every_command() -> None:
-    for arguments in ([], ["call"], ["watch"]):
+def test_h_is_help_for_every_command_and_names_the_options_of_all() -> None:
+    for arguments in ([], ["call"], ["list"], ["watch"]):
         result = CliRunner().invoke(app, [*arguments, "-h"])
-        assert (result.exit_code, "--help" in result.stdout) == (0, True)
+        assert (result.exit_code, "--help" in result.stdout, "--office" in result.stdout) == (0, True, True)
 
 
 PNG = b"\x89PNG"

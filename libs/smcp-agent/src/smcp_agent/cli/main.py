@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import version as version_of
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from uuid import uuid4
 
 import typer
@@ -41,6 +41,9 @@ from smcp_agent.errors import BadReply, SmcpError
 from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S
 from smcp_proto.catalog import trace_id
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
+
+
+OPTIONS_TOO: Final = "The options of smcp-agent may stand here, too (smcp-agent -h): --office, --url, --json, ..."
 
 
 class OptionsAnywhere(TyperGroup):
@@ -173,7 +176,7 @@ def asks(what: str, name: str | None = None) -> Callable[[Query], Query]:
         own += [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
         command.__annotations__ = {each.name: each.annotation for each in own}
         command.__signature__ = Signature(own)  # type: ignore[attr-defined]
-        app.command(name or query.__name__, help=query.__doc__)(command)
+        app.command(name or query.__name__, help=query.__doc__, epilog=OPTIONS_TOO)(command)
         return query
 
     return define
@@ -307,7 +310,7 @@ async def read(
     return Answer({"computer": computer, "uri": uri, **contents.raw}, lambda: print_contents(contents))
 
 
-@app.command()
+@app.command(epilog=OPTIONS_TOO)
 def call(
     context: typer.Context,
     computer: Computer,
@@ -365,7 +368,7 @@ def call(
     ask(chosen, shown, query, ids=ids)
 
 
-@app.command()
+@app.command(epilog=OPTIONS_TOO)
 def watch(
     context: typer.Context,
     seconds: Annotated[
