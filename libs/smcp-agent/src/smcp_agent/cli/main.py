@@ -42,7 +42,6 @@ from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S
 from smcp_proto.catalog import trace_id
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 
-
 OPTIONS_TOO: Final = "The options of smcp-agent may stand here, too (smcp-agent -h): --office, --url, --json, ..."
 
 
