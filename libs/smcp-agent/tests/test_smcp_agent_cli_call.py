@@ -83,7 +83,7 @@ def test_a_value_has_the_type_of_the_tools_schema(word: str, value: Any) -> None
         (["text"], "text", "is not of the form KEY=VALUE"),
         (["=x"], "=x", "is not of the form KEY=VALUE"),
         (["text=a", "text=b"], "text=b", "is given twice"),
-        (["text=@/none/here"], "text", "'/none/here' cannot be read: No such file"),
+        (["text=@/none/here"], "text", "'/none/here': cannot be read: No such file"),
         (["@/none/here"], "@/none/here", "cannot be read"),
         (["@"], "@", "cannot be read"),
     ],

@@ -124,7 +124,7 @@ async def test_the_value_of_a_command_input_is_the_output_of_its_program(tmp_pat
     ("body", "why"),
     [
         ("raise SystemExit(3)", "ended with status 3"),
-        ("import sys; sys.stdout.buffer.write(b'\\xff')", "no UTF-8"),
+        ("import sys; sys.stdout.buffer.write(b'\\xff')", "not UTF-8 text"),
     ],
 )
 async def test_an_input_whose_program_fails_has_no_value(tmp_path: Any, body: str, why: str) -> None:
@@ -210,7 +210,7 @@ async def test_a_store_that_cannot_be_read_keeps_a_server_from_starting(tmp_path
     SecretStore(tmp_path).put("api key", "kept")
     (tmp_path / "secrets.key").unlink()
     config = configuration([prompt()])
-    with pytest.raises(CannotRun, match=r"'git': .*secrets cannot be decrypted: .*secrets\.key does not exist"):
+    with pytest.raises(CannotRun, match=r"'git': .*secrets: cannot be decrypted: .*secrets\.key does not exist"):
         await InputResolver(config.inputs, {}, store=SecretStore(tmp_path)).resolve(config.servers["git"])
 
 

@@ -243,7 +243,7 @@ async def test_variables_of_an_environment_file_count_where_none_are_set(tmp_pat
     code, out, _ = await run(*arguments, str(env), SMCP_OFFICE="ours")
     assert (code, "SMCP_OFFICE=ours" in out, "SMCP_NAME=pc 2" in out) == (0, True, True)
     code, _, err = await run(*arguments, str(tmp_path / "none"))
-    assert (code, err) == (2, f"error: --env-file: {tmp_path / 'none'} cannot be read: No such file or directory\n")
+    assert (code, err) == (2, f"error: --env-file: {tmp_path / 'none'}: cannot be read: No such file or directory\n")
 
 
 async def test_without_nats_the_command_fails_with_one_sentence(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ async def test_servers_whose_logs_are_on_a_full_disk_end_and_the_computer_goes_o
         log.symlink_to("/dev/full")
     async with world(nats_url, {"config": file, "state_dir": tmp_path}, box=box, full=box) as here:
         for log in logs:
-            assert f"{log} cannot be written: [Errno 28] No space left on device" in caplog.messages
+            assert f"{log}: cannot be written: [Errno 28] No space left on device" in caplog.messages
         for servers in ({"box": box}, {"box": box, "full": box}):  # it starts again once its former life has ended
             here.computer.apply(parse_config(json.dumps({"servers": servers})))
         await asyncio.wait_for(here.computer.fleet.wait_settled(), 60)

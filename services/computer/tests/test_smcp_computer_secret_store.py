@@ -54,7 +54,7 @@ def test_the_key_is_in_the_file_that_the_setting_names(tmp_path: Path) -> None:
     with pytest.raises(SecretsError, match="SMCP_SECRET_KEY_FILE does not say its key"):
         SecretStore(tmp_path / "state").read()
     key.write_text("K" * 32)
-    with pytest.raises(SecretsError, match="secrets cannot be decrypted: it is of another key, or was changed"):
+    with pytest.raises(SecretsError, match="secrets: cannot be decrypted: it is of another key, or was changed"):
         store.read()
     key.write_text("short")
     with pytest.raises(SecretsError, match="mounted is no key"):
@@ -123,7 +123,7 @@ def test_a_value_is_read_again_after_the_key_file_was_set_and_after_the_keyring_
 def test_a_damaged_file_is_an_error(tmp_path: Path, damage: bytes) -> None:
     SecretStore(tmp_path).put("token", SECRET)
     (tmp_path / "secrets").write_bytes(damage)
-    with pytest.raises(SecretsError, match="secrets "):
+    with pytest.raises(SecretsError, match="secrets: "):
         SecretStore(tmp_path).read()
 
 

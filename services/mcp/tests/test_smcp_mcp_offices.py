@@ -251,8 +251,8 @@ async def test_a_wrong_way_to_list_tools_is_400_and_named() -> None:
         ("a" * 200, "a name has 1 to 128 characters, this one has 200"),
         ("", "missing; the URL has to end in its name, as in /mcp/home"),
         ("lab%0Ax", "holds a control character, or a lone surrogate"),
-        ("%ff", "is not UTF-8"),
-        ("%ED%A0%80", "is not UTF-8"),  # a lone surrogate
+        ("%ff", "is not UTF-8 text"),
+        ("%ED%A0%80", "is not UTF-8 text"),  # a lone surrogate
     ],
 )
 async def test_an_office_whose_name_is_wrong_is_400_and_says_why(name: str, why: str) -> None:

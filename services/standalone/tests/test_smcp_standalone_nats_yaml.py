@@ -160,7 +160,7 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
         [str(path), "gateways"],
     ]
     path.write_bytes(b"\xff")
-    with pytest.raises(NatsConfigError, match=r"hosts\.yaml: is no UTF-8 text"):
+    with pytest.raises(NatsConfigError, match=r"hosts\.yaml: is not UTF-8 text"):
         nats_server.read_model(path)
 
 

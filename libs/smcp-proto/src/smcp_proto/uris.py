@@ -49,7 +49,7 @@ def _decode(text: str, part: str) -> str:
     try:
         decoded = unquote_to_bytes(text).decode()
     except UnicodeError:
-        raise ValueError(f"{part}: is not UTF-8") from None
+        raise ValueError(f"{part}: is not UTF-8 text") from None
     if _CONTROL.search(decoded):
         raise ValueError(f"{part}: holds a control character")
     return decoded

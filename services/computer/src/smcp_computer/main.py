@@ -209,7 +209,7 @@ def install(
                 target.parent.mkdir(parents=True, exist_ok=True)
                 replace_files({target: text.encode()}, mode=mode)
             except OSError as error:
-                raise Failure(f"{target} cannot be written: {error.strerror} (as root it can: sudo)") from None
+                raise Failure(f"{target}: cannot be written: {error.strerror} (as root it can: sudo)") from None
             said.append(f"{path} is written")
     if as_json:
         shown = [{"path": str(path), "text": text, "kept": path in kept} for path, text, _ in wanted]
@@ -247,7 +247,7 @@ def _read_environment(path: Path | None) -> None:
     try:
         variables = read_env_file(path)
     except ConfigError as error:
-        raise SettingsError(f"--env-file: {path} {error}") from None
+        raise SettingsError(f"--env-file: {path}: {error}") from None
     for name, value in variables.items():
         os.environ.setdefault(name, value)
 

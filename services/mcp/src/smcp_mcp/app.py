@@ -76,7 +76,7 @@ def office_of(scope: Scope) -> str:
     try:
         return check_name(unquote_to_bytes(scope["raw_path"])[len(_PATH) :].decode())
     except ValueError as error:
-        why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        why = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise refused("the office in the URL", why) from None
 
 

@@ -249,7 +249,7 @@ def read_model(path: Path) -> NatsModel:
     try:
         return parse_model(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        raise NatsConfigError(f"{path}: is no UTF-8 text") from None
+        raise NatsConfigError(f"{path}: is not UTF-8 text") from None
     except OSError as error:
         raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except NatsConfigError as error:

@@ -72,7 +72,7 @@ def _read(name: str, hint: str) -> str:
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        _refuse(hint, f"{name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}")
+        _refuse(hint, f"{name!r}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}")
 
 
 def _object(text: str, hint: str) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def read(path: Path) -> str | None:
     except OSError as error:
         raise ConfigFileError(f"it cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigFileError("it cannot be read: it is not UTF-8") from None
+        raise ConfigFileError("it cannot be read: it is not UTF-8 text") from None
 
 
 def write(path: Path, before: str | None, after: str) -> Path | None:

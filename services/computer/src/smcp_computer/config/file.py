@@ -174,7 +174,7 @@ def content_of(path: Path) -> bytes:
     except ValueError:  # also UnicodeEncodeError
         raise ConfigError("is not the path of a file") from None
     if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError(f"larger than {MAX_FILE_BYTES} bytes")
+        raise ConfigError(f"is larger than {MAX_FILE_BYTES} bytes")
     return unseal_file(raw) if is_sealed(raw) else raw
 
 

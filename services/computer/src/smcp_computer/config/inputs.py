@@ -227,7 +227,7 @@ class InputResolver:
         try:
             return output.decode().strip()
         except UnicodeDecodeError:
-            raise lint.ConfigError(f"{label} printed what is no UTF-8 text") from None
+            raise lint.ConfigError(f"{label} printed what is not UTF-8 text") from None
 
 
 def take_secrets() -> dict[str, str]:

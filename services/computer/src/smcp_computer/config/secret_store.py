@@ -46,11 +46,11 @@ class SecretStore:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise SecretsError(f"{self._path} cannot be read: {error.strerror}") from None
+            raise SecretsError(f"{self._path}: cannot be read: {error.strerror}") from None
         try:
             values: dict[str, str] = json.loads(self.unseal(sealed))
         except SecretsError as error:
-            raise SecretsError(f"{self._path} {error}") from None
+            raise SecretsError(f"{self._path}: {error}") from None
         return values
 
     def put(self, name: str, value: str) -> None:
@@ -131,7 +131,7 @@ def write_private(path: Path, content: bytes) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_files({path: content})
     except OSError as error:
-        raise SecretsError(f"{path} cannot be written: {error.strerror}") from None
+        raise SecretsError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _fernet_key(key: str) -> bytes:
@@ -145,7 +145,7 @@ def _from_file(path: Path, *, private: bool = False) -> bytes | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise SecretsError(f"{path} cannot be read: {getattr(error, 'strerror', 'it is no text')}") from None
+        raise SecretsError(f"{path}: cannot be read: {getattr(error, 'strerror', 'it is not UTF-8 text')}") from None
     if private and mode & 0o077:
         raise SecretsError(f"{path} can be read by others: chmod 600 it, and consider what it encrypts as known")
     if len(key) < MIN_KEY:

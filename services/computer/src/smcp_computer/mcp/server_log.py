@@ -113,7 +113,7 @@ class _File(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the standard library's name
         if not self._has_warned:
             self._has_warned = True
-            _log.warning("%s cannot be written: %s", self.baseFilename, sys.exc_info()[1])
+            _log.warning("%s: cannot be written: %s", self.baseFilename, sys.exc_info()[1])
 
 
 @dataclass(eq=False)

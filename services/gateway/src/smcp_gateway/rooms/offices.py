@@ -206,7 +206,7 @@ class Office:
                     cancel = AgentCallData.model_validate_json(notice.body)
                     others = self._computers.cancelled(self.name, cancel, subject)
         except ValueError as error:
-            _log.warning("a notification that cannot be read: %s", type(error).__name__)
+            _log.warning("a notification that cannot be read was ignored: %s", type(error).__name__)
             return
         if notice.epoch is None or notice.about is None:
             self._keep(notice)
