@@ -183,6 +183,21 @@ async def test_a_call_of_an_unknown_tool_names_the_one_that_may_be_meant(nats_ur
 
 
 @pytest.mark.rule("answers.who.allow")
+async def test_a_forbidden_tool_of_a_server_that_is_hidden_from_a_caller_is_unknown_to_it(nats_url: str) -> None:
+    desk = {**DESK, "allow": {"subjects": ["b*"]}, "forbidden_tools": ["reads", "add"]}
+    servers = {"desk": desk, "tools": configs.stdio(forbidden_tools=["add"])}
+    async with office(nats_url, "nats", servers) as (world, _):
+        async with agent(world, "bert") as bert:
+            for name in ("reads", "desk__reads", "add"):
+                assert (await bert.call_tool(NAME, name)).forbidden
+        async with agent(world, "anna") as anna:
+            for name in ("reads", "desk__reads", "desk__nothing"):
+                result = await anna.call_tool(NAME, name)
+                assert (result.text, result.forbidden) == (f"this Computer has no tool {name!r}", False)
+            assert (await anna.call_tool(NAME, "add")).forbidden
+
+
+@pytest.mark.rule("answers.who.allow")
 async def test_what_an_older_gateway_asks_for_gets_only_servers_without_allow(nats_url: str) -> None:
     servers = {"tools": configs.stdio(), "desk": {**DESK, "allow": {"subjects": ["*"]}}}
     async with office(nats_url, "nats", servers) as (world, _), world.bus("older gateway") as bus:

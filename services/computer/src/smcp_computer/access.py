@@ -59,7 +59,7 @@ class Access:
     def unknown_tool(self, name: str, caller: Caller) -> dict[str, Any]:
         """The result of a call of a tool that is not there: it names those that the caller may have meant."""
         others = [each for each in self._catalogue.candidates(name) if self._may_call(caller, each)]
-        if not others and self._catalogue.is_forbidden(name):
+        if not others and self._catalogue.is_forbidden(name, self.hidden(caller)):
             return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
         if others:
             hint = f"; it is listed as {' and '.join(map(repr, others))}"

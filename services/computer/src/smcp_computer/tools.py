@@ -143,9 +143,9 @@ class Catalogue:
         """The name under which a tool is listed; its own where it is not."""
         return self._listed_names.get(ref, ref.tool)
 
-    def is_forbidden(self, name: str) -> bool:
-        """Whether the configuration forbids what a caller means by `name`: original, alias or qualified."""
-        return name in self._names.forbidden
+    def is_forbidden(self, name: str, hidden: Collection[str] = ()) -> bool:
+        """Whether a server that is not `hidden` forbids what a caller means by `name`: original, alias or qualified."""
+        return any(ref.server not in hidden for ref in self._names.forbidden.get(name, ()))
 
     def candidates(self, name: str) -> list[str]:
         """The listed names of the tools that are called `name` by their servers, or by their alias."""
@@ -283,14 +283,14 @@ class Names:
     """The alias, or the original name, of each that is listed."""
     qualified: Mapping[str, ToolRef]
     """The same by `<server>__<name>`, for alias and original name, where it names one tool and is no listed name."""
-    forbidden: Mapping[str, ToolRef]
+    forbidden: Mapping[str, Collection[ToolRef]]
     """What is not listed, by each name that a caller may try: original, alias, qualified."""
 
 
 def name_tools(offers: Iterable[Offer], before: Names | None = None) -> Names:
     """Apply the rules to what all servers offer; `before`: names to keep. Pure."""
     wanted: dict[ToolRef, str] = {}
-    forbidden: dict[str, ToolRef] = {}
+    forbidden: dict[str, set[ToolRef]] = {}
     for offer in sorted(offers, key=lambda offer: offer.server):
         for tool in sorted(offer.tools):
             ref = ToolRef(offer.server, tool)
@@ -298,7 +298,7 @@ def name_tools(offers: Iterable[Offer], before: Names | None = None) -> Names:
             if tool in offer.forbidden or (alias is not None and alias in offer.forbidden):
                 for name in (tool, alias or tool):
                     for form in (name, legal(name), qualified(ref, name)):
-                        forbidden.setdefault(form, ref)
+                        forbidden.setdefault(form, set()).add(ref)
             else:
                 wanted[ref] = alias or tool
     kept = {ref: name for name, ref in before.listed.items() if wanted.get(ref) == before.wanted[ref]} if before else {}
@@ -310,7 +310,7 @@ def name_tools(offers: Iterable[Offer], before: Names | None = None) -> Names:
         listed=by_name,
         wanted=wanted,
         qualified={form: ref for form, ref in forms if times[form] == 1 and form not in by_name},
-        forbidden={name: ref for name, ref in sorted(forbidden.items()) if name not in by_name},
+        forbidden={name: refs for name, refs in sorted(forbidden.items()) if name not in by_name},
     )
 
 
