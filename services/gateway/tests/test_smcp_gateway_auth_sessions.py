@@ -1,6 +1,7 @@
 """What a token allows while its session lives, and when that ends."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from socketio.exceptions import ConnectionError as Refused
 from smcp_auth import api_keys as key_file
 from smcp_auth.api_keys import KeyEntry, new_key
 from smcp_bus import subjects
+from smcp_bus.bus import Incoming
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult
+from smcp_gateway.rooms import memberships
 from smcp_testing import issuer
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 from smcp_testing.issuer import shared_token
@@ -222,6 +225,40 @@ async def test_a_call_that_runs_when_the_token_expires_is_cancelled(nats_url: st
             await in_time(asyncio.ensure_future(asked.wait()))
             await gone(anna)
             await in_time(asyncio.ensure_future(cancelled.wait()), 15)
+
+
+async def test_a_call_that_runs_when_its_token_is_revoked_is_cancelled_if_its_subject_does_not_come_back(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memberships, "ABSENT_S", 0.2)
+    asked, cancelled = asyncio.Event(), list[Any]()
+    path = tmp_path / "revoked.json"
+    path.write_text("{}")
+
+    async def serve(verb: str, _: Any) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with (
+        gateway_world(nats_url, settings={**SETTINGS, "auth_revoked": path}) as world,
+        world.computer("office", "native", serve) as native,
+        connected(world.url, auth=token(sub="car")) as car,
+        connected(world.url, auth=token(sub="mallory", jti="lost")) as mallory,
+    ):
+
+        async def told(incoming: Incoming) -> None:
+            cancelled.append(json.loads(incoming.body))
+
+        await native.bus.listen(subjects.notify("office", "tool_call_cancel"), told)
+        assert await car.join("computer", "car", "office") == [True, None]
+        assert await mallory.join("agent", "mallory", "office") == [True, None]
+        request = {"agent": "mallory", "req_id": "1", "computer": "native", "tool_name": "t", "params": {}}
+        await mallory.sio.emit("client:tool_call", {**request, "timeout": 600}, namespace="/smcp")
+        await in_time(asyncio.ensure_future(asked.wait()))
+        path.write_text('{"jti": ["lost"]}')
+        await gone(mallory)
+        await eventually(lambda: cancelled == [{"agent": "mallory", "req_id": "1"}])
+        await eventually(lambda: {"office_id": "office", "agent": "mallory"} in car.told("notify:leave_office"))
 
 
 @pytest.mark.rule("answers.connect.token.revoked")
