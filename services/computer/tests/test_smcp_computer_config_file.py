@@ -149,7 +149,7 @@ def test_a_line_of_an_env_file_that_sets_no_variable_is_an_error_with_its_number
         load_config(file)
 
 
-@pytest.mark.parametrize("env_file", ["~nobody-here/x", "a\0b", "\ud800"])
+@pytest.mark.parametrize("env_file", ["a\0b", "\ud800"])
 def test_an_env_file_that_no_path_can_name_is_an_error_with_its_place(tmp_path: Path, env_file: str) -> None:
     file = tmp_path / "computer.json"
     file.write_text(json.dumps({"mcpServers": {"a": {"command": "true", "env_file": env_file}}}))

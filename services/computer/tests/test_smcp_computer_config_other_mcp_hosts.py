@@ -241,16 +241,23 @@ def test_predefined_variables_are_replaced_where_the_file_is_known(tmp_path: Pat
     assert json.loads(parameters.args[0]) == {"x": where}
 
 
-@pytest.mark.parametrize(("content", "why"), [(None, "cannot be read: No such file"), (b"\xff", "is not UTF-8 text")])
-def test_an_environment_file_that_cannot_be_read_is_an_error(tmp_path: Path, content: bytes | None, why: str) -> None:
-    if content is not None:
-        (tmp_path / ".env").write_bytes(content)
+def test_an_environment_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"\xff")
     for other, problems in ({}, 1), ({"disabled": 7}, 2):
         body = {"command": "x", "envFile": ".env", **other}
         (tmp_path / "c.json").write_text(json.dumps({"servers": {"x": body}}))
-        with pytest.raises(ConfigError, match=f"servers.x.envFile: '.env': {why}") as raised:
+        with pytest.raises(ConfigError, match=r"servers\.x\.envFile: '.env': is not UTF-8 text") as raised:
             load_config(tmp_path / "c.json")
         assert len(raised.value.problems) == problems
+
+
+def test_an_environment_file_that_is_missing_is_a_matter_of_its_server(tmp_path: Path) -> None:
+    servers = {"x": {"command": "x", "envFile": ".env"}, "y": {"command": "y"}}
+    (tmp_path / "c.json").write_text(json.dumps({"servers": servers}))
+    config = load_config(tmp_path / "c.json")
+    why = "servers.x.envFile: '.env': cannot be read: No such file or directory"
+    assert (config.missing_env_files, config.warnings) == ({"x": why}, (why,))
+    assert config.env_files == (tmp_path / ".env",), "it may come"
 
 
 @pytest.mark.parametrize("text", ["[,]", "[1,,]", '{"a":,}', "[1 2]", "{,}", '{"a": "b\n//"}', "NaN", "/* open"])
