@@ -11,8 +11,8 @@ import pytest
 
 from smcp_bus.bus import (
     BodyTooLarge,
-    Connection,
     ConnectionLost,
+    ConnectionState,
     Incoming,
     NoResponder,
     NotConnected,
@@ -357,7 +357,7 @@ async def test_a_broken_connection_fails_pending_requests_at_once_and_leaves_not
     async with pair() as two:
         runs, go, handler = holding()
         await two.server.serve("a", handler)
-        told: list[Connection] = []
+        told: list[ConnectionState] = []
         two.asker.watch(told.append)
         asking = asyncio.create_task(two.asker.request("a", b"", timeout=60))
         await runs.wait()
@@ -365,7 +365,7 @@ async def test_a_broken_connection_fails_pending_requests_at_once_and_leaves_not
         with pytest.raises(ConnectionLost):
             async with within(1):
                 await asking
-        assert told == [Connection.DOWN]
+        assert told == [ConnectionState.DOWN]
         assert two.asker.stats()["pending"] == 0
         assert not two.asker.connected
         with pytest.raises(NotConnected):
@@ -383,7 +383,7 @@ async def test_a_stopped_watcher_is_not_called_and_a_failing_one_does_not_stop_t
     async with pair() as two:
         told: list[str] = []
 
-        def fails(what: Connection) -> None:
+        def fails(what: ConnectionState) -> None:
             raise RuntimeError("a watcher's own fault")
 
         stop = two.asker.watch(lambda what: told.append("stopped"))

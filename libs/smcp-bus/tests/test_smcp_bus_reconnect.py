@@ -10,8 +10,8 @@ from nats.aio.client import Server
 
 from smcp_bus.bus import (
     BusError,
-    Connection,
     ConnectionLost,
+    ConnectionState,
     Incoming,
     NoResponder,
     NotConnected,
@@ -36,7 +36,7 @@ async def echo(incoming: Incoming) -> Reply:
 async def test_the_bus_reconnects_after_every_restart_of_the_server(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         await bus.serve("echo", echo)
-        told: list[Connection] = []
+        told: list[ConnectionState] = []
         bus.watch(told.append)
         for _ in range(4):
             await nats_server.kill()
@@ -44,7 +44,7 @@ async def test_the_bus_reconnects_after_every_restart_of_the_server(nats_server:
             await nats_server.start()
             await eventually(lambda: bus.connected)
             assert (await bus.request("echo", b"x", timeout=30)).body == b"x"
-        assert told == [Connection.DOWN, Connection.UP] * 4
+        assert told == [ConnectionState.DOWN, ConnectionState.UP] * 4
 
 
 async def test_pending_requests_fail_after_the_watchers_were_called(nats_server: NatsServer) -> None:
@@ -120,7 +120,7 @@ async def test_unsent_messages_are_not_sent_after_a_reconnect(nats_server: NatsS
 async def test_a_suspended_server_is_noticed_by_missing_pongs(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url, ping_interval=0.1)) as bus:
         await bus.serve("echo", echo)
-        told: list[Connection] = []
+        told: list[ConnectionState] = []
         bus.watch(told.append)
         nats_server.pause()
         # More than the kernel buffers: closing the old connection must not wait for it to be taken.
@@ -129,7 +129,7 @@ async def test_a_suspended_server_is_noticed_by_missing_pongs(nats_server: NatsS
         async with within(3):
             results = await asyncio.gather(*asked, return_exceptions=True)
         assert {type(result) for result in results} <= {ConnectionLost, NotConnected}
-        assert told == [Connection.DOWN]
+        assert told == [ConnectionState.DOWN]
         nats_server.resume()
         await eventually(lambda: bus.connected)
         assert (await bus.request("echo", b"x", timeout=30)).body == b"x"
@@ -167,11 +167,11 @@ async def test_an_unanswered_flush_ends_in_time(nats_server: NatsServer) -> None
 async def test_an_error_line_of_the_server_causes_a_reconnect(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         await bus.serve("echo", echo)
-        told: list[Connection] = []
+        told: list[ConnectionState] = []
         bus.watch(told.append)
         # What nats-server takes for a broken client: it says -ERR and hangs up.
         bus._socket.send(b"NONSENSE\r\n")
-        await eventually(lambda: told == [Connection.DOWN, Connection.UP])
+        await eventually(lambda: told == [ConnectionState.DOWN, ConnectionState.UP])
         assert (await bus.request("echo", b"x", timeout=30)).body == b"x"
 
 
@@ -236,7 +236,7 @@ async def test_a_slow_consumer_is_reported_to_the_watchers(nats_url: str, messag
     config = BusConfig(url=nats_url, backlog_messages=messages, backlog_bytes=200_000)
     async with open_bus(config) as bus:
         go = asyncio.Event()
-        told: list[Connection] = []
+        told: list[ConnectionState] = []
         handled = 0
 
         async def hear(incoming: Incoming) -> None:
@@ -255,13 +255,13 @@ async def test_a_slow_consumer_is_reported_to_the_watchers(nats_url: str, messag
         assert kept <= 11
         go.set()
         await eventually(lambda: handled == kept)
-        assert set(told) == {Connection.SLOW}
+        assert set(told) == {ConnectionState.SLOW}
 
 
 async def test_each_overflow_of_a_subscription_is_logged_once(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with open_bus(BusConfig(url=nats_url, backlog_messages=1)) as bus:
         go = asyncio.Event()
-        told: list[Connection] = []
+        told: list[ConnectionState] = []
 
         async def hear(_: Incoming) -> None:
             await go.wait()

@@ -11,7 +11,7 @@ import pytest
 
 from smcp_bus import owner, subjects
 from smcp_bus.headers import EPOCH
-from smcp_computer.app import Membership
+from smcp_computer.app import NatsMembership
 from smcp_testing.computer_office import OFFICE, World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -79,7 +79,7 @@ async def test_calls_of_an_agent_that_returns_or_may_have_returned_go_on(nats_ur
         await cancelled("gone", 8)
         await told(here, "leave_office", "missed", 9)
         await here.ask("get_tools")  # behind that leave
-        assert isinstance(here.computer.membership, Membership)
+        assert isinstance(here.computer.membership, NatsMembership)
         here.computer.membership._ownership.close(
             "the connection to NATS broke"
         )  # and "missed" may have entered meanwhile

@@ -11,7 +11,7 @@ import pytest
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp import resources
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent
-from smcp_computer.mcp.session import Connection
+from smcp_computer.mcp.session import ServerConnection
 from smcp_computer.mcp.transports import Limits, connect
 from smcp_computer.outbox import DESKTOP
 from smcp_proto.backoff import Backoff
@@ -30,7 +30,9 @@ async def shown(here: World) -> list[str]:
 
 
 @asynccontextmanager
-async def connection(updated: Callable[[str], None] = lambda uri: None, **server: Any) -> AsyncIterator[Connection]:
+async def connection(
+    updated: Callable[[str], None] = lambda uri: None, **server: Any
+) -> AsyncIterator[ServerConnection]:
     config = parse_config(json.dumps({"servers": {"one": configs.lean("2026", **server)}}))
 
     def notify(event: ServerEvent) -> None:
@@ -43,14 +45,14 @@ async def connection(updated: Callable[[str], None] = lambda uri: None, **server
         yield opened
 
 
-async def listens(opened: Connection) -> list[float]:
+async def listens(opened: ServerConnection) -> list[float]:
     """When the server was asked for each stream, in seconds."""
     result = await opened.call("listens", {}, timeout=30)
     times: list[float] = json.loads(result["content"][0]["text"])
     return times
 
 
-async def at_least(count: int, opened: Connection) -> list[float]:
+async def at_least(count: int, opened: ServerConnection) -> list[float]:
     async def asked() -> list[float]:
         times = await listens(opened)
         return times if len(times) >= count else []

@@ -14,7 +14,7 @@ from smcp_bus.dispatch import Answer, Call, Dispatcher, failed
 from smcp_bus.limits import Rate
 from smcp_gateway.app import Gateway
 from smcp_gateway.audit import CALL, Audit, LeftMeanwhile
-from smcp_gateway.sockets.engine import Outbox
+from smcp_gateway.sockets.engine import SendQueue
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.catalog import CATALOG
@@ -181,14 +181,14 @@ async def test_an_answer_goes_out_when_its_record_has_left(nats_url: str, monkey
     sink = SentWithTheRound()
     async with gateway_world(nats_url) as world, connected(world.url) as client:
         world.gateways[0]._audit.trail = Trail(logging.getLogger("test"), open_sink=lambda _: sink)
-        put = Outbox.put_nowait
+        put = SendQueue.put_nowait
 
-        def put_and_noted(outbox: Outbox, item: Any) -> None:
+        def put_and_noted(send_queue: SendQueue, item: Any) -> None:
             if isinstance(item, Frame):
                 sink.order.append("answer")
-            put(outbox, item)
+            put(send_queue, item)
 
-        monkeypatch.setattr(Outbox, "put_nowait", put_and_noted)
+        monkeypatch.setattr(SendQueue, "put_nowait", put_and_noted)
         assert (await client.call("server:none", {}))["code"] == 400
         assert (await client.call("client:get_tools", {}))["code"] == 400
         monkeypatch.undo()

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from smcp_gateway.app import Gateway
-from smcp_gateway.sockets.engine import Outbox
+from smcp_gateway.sockets.engine import SendQueue
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session
 from smcp_gateway.sockets.websocket import AT_ONCE, VERY_LARGE, moved_bytes, text_header
@@ -32,7 +32,7 @@ class Line:
     client: RawWebSocket
     gateway: Gateway
     session: Session
-    outbox: Outbox
+    send_queue: SendQueue
     tcp: asyncio.Transport
 
     def send(self, wire: bytes) -> None:
@@ -40,8 +40,8 @@ class Line:
 
     @property
     def held(self) -> int:
-        """Bytes that wait in the outbox."""
-        return self.outbox.held
+        """Bytes that wait in the queue."""
+        return self.send_queue.held
 
     @property
     def unwritten(self) -> int:
@@ -79,12 +79,12 @@ async def line(nats_url: str) -> AsyncIterator[Line]:
             assert (await client.message()).startswith(b"40/smcp,{")
             await eventually(lambda: len(gateway.sessions) == 1)
             session = next(iter(gateway.sessions))
-            outbox = session.outbox
-            written = outbox.transport
+            send_queue = session.send_queue
+            written = send_queue.transport
             assert written is not None
             written.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
-            await eventually(lambda: outbox._reader_waits)
-            yield Line(client, gateway, session, outbox, written)
+            await eventually(lambda: send_queue._reader_waits)
+            yield Line(client, gateway, session, send_queue, written)
 
 
 def text(number: int, size: int) -> bytes:
@@ -134,7 +134,7 @@ async def test_immediate_and_queued_messages_arrive_whole_and_in_order(nats_url:
             ends.send(sent[-1])
         for expected in sent[half:]:
             assert await ends.client.message() == expected
-        await eventually(lambda: ends.outbox._reader_waits)
+        await eventually(lambda: ends.send_queue._reader_waits)
         ends.send(b"4again")
         assert ends.held == 0, "at once again"
         assert await ends.client.message() == b"4again"
@@ -171,7 +171,7 @@ async def test_a_large_message_follows_a_noop_packet_and_keeps_its_order(nats_ur
 async def test_nothing_is_written_after_the_close_frame(nats_url: str) -> None:
     async with line(nats_url) as ends:
         sent = await ends.fill()
-        write_at_once = ends.outbox.at_once
+        write_at_once = ends.send_queue.at_once
         assert write_at_once is not None
         await ends.client.send(CLOSE, struct.pack("!H", 1000))
         await eventually(lambda: ends.session.closed)

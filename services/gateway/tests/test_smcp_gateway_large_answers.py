@@ -153,7 +153,7 @@ async def test_a_client_that_does_not_read_is_disconnected_at_a_byte_limit_and_o
     monkeypatch.setattr(socketio_server, "LONGEST_PING_S", 60.0)  # it is not cut off because it answers no ping
     async with gateway_world(nats_url, max_payload=MIB, lease_s=200) as world, connected(world.url) as box:
         await box.join("computer", "box", OFFICE)
-        before = alive()["Outbox"]
+        before = alive()["SendQueue"]
         async with slow_reader(world.url, OFFICE):
             gateway = world.gateways[0]
             [deaf] = [session for session in gateway.sessions if session.name == "anna"]
@@ -162,9 +162,9 @@ async def test_a_client_that_does_not_read_is_disconnected_at_a_byte_limit_and_o
                 assert await box.call("server:update_config", big) is None
                 if deaf.closed:
                     break
-                most = max(most, deaf.reply_bytes + deaf.outbox.held)
+                most = max(most, deaf.reply_bytes + deaf.send_queue.held)
             assert deaf.closed
             # what waits is bounded; beside it there is a portion (16 messages) that is being written
             assert MIB + 7 * MIB < most <= MIB + 9 * MIB
             await eventually(lambda: box.told("notify:leave_office"))
-            await eventually(lambda: alive()["Outbox"] == before, message="what waited for it is gone")
+            await eventually(lambda: alive()["SendQueue"] == before, message="what waited for it is gone")

@@ -9,7 +9,7 @@ import pytest
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Member
 from smcp_proto.errors import NotAllowed, NotInOffice
-from smcp_registry.admission import Owner
+from smcp_registry.admission import OwnerState
 from smcp_registry.bucket_watch import ConnectionWatch
 from smcp_registry.leases import Leases, Owners
 from smcp_registry.store import open_store
@@ -77,7 +77,7 @@ async def test_a_registry_that_stood_still_does_not_take_a_living_owner_for_dead
         asking = asyncio.create_task(Owners(bus, watch, leases, patience_s=1.0).ask("open", living.process, None))
         await asyncio.sleep(0)
         time.sleep(1.5)  # noqa: ASYNC251 -- the whole process hangs, as a suspended one does
-        assert await asking is Owner.ALIVE
+        assert await asking is OwnerState.ALIVE
         watch.close()
 
 

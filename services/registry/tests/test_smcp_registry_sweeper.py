@@ -16,7 +16,7 @@ from smcp_bus.audit import Trail
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
-from smcp_registry.admission import Owner
+from smcp_registry.admission import OwnerState
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import Change, ConnectionWatch
@@ -272,10 +272,10 @@ async def test_a_process_that_renews_its_lease_during_a_sweep_keeps_its_members(
 ) -> None:
     ask = Owners.ask
 
-    async def returns(owners: Owners, credential: str, process: str, *given: Any, **named: Any) -> Owner:
+    async def returns(owners: Owners, credential: str, process: str, *given: Any, **named: Any) -> OwnerState:
         """When it is found gone, it takes its lease before the sweeper goes on."""
         owner = await ask(owners, credential, process, *given, **named)
-        if owner is Owner.GONE:
+        if owner is OwnerState.GONE:
             await owners.leases.renew(credential, process, LeaseRenewal())
         return owner
 

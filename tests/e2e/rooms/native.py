@@ -16,7 +16,7 @@ from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import Bus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_bus.registry_client import RegistryClient
-from smcp_computer.app import Membership, open_computer
+from smcp_computer.app import NatsMembership, open_computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import GatewayMembership
 from smcp_computer.settings import ComputerSettings
@@ -147,9 +147,9 @@ class NativeClient:
         else:
             self._take(epoch, verb, about, data)
 
-    async def _is_in(self, membership: Membership | GatewayMembership) -> None:
+    async def _is_in(self, membership: NatsMembership | GatewayMembership) -> None:
         await membership.has_joined.wait()
-        assert isinstance(membership, Membership)
+        assert isinstance(membership, NatsMembership)
         self._own = 2 * membership._revision + 1
         for early in self._early:
             self._take(*early)

@@ -20,7 +20,7 @@ from uuid import uuid4
 import orjson
 
 from smcp_bus.audit import STREAM, Sink, Trail
-from smcp_bus.bus import BusError, Connection, describe
+from smcp_bus.bus import BusError, ConnectionState, describe
 from smcp_bus.nats.bus import Bus
 from smcp_bus.operations import measure_audit
 from smcp_bus.registry_client import RegistryClient
@@ -117,8 +117,8 @@ class StreamSink:
         for number in batch.numbers:
             self._trail.refused(number, why)
 
-    def _on_connection(self, connection: Connection) -> None:
-        if connection is Connection.UP:
+    def _on_connection(self, connection: ConnectionState) -> None:
+        if connection is ConnectionState.UP:
             self._trail.send_again()
 
 

@@ -122,14 +122,14 @@ RequestHandler = Callable[[Incoming], Awaitable[Reply]]
 NoticeHandler = Callable[[Incoming], Awaitable[None]]
 
 
-class Connection(Enum):
+class ConnectionState(Enum):
     UP = "up"
     DOWN = "down"
     SLOW = "slow"
     """Messages were dropped on the way in (slow consumer): notifications may be missing."""
 
 
-Watcher = Callable[[Connection], None]
+Watcher = Callable[[ConnectionState], None]
 
 
 class Progress(Protocol):

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_bus.audit import Trail
-from smcp_bus.bus import BusError, Connection, Incoming, Reply, describe
+from smcp_bus.bus import BusError, ConnectionState, Incoming, Reply, describe
 from smcp_bus.nats.bus import Bus, open_bus
 from smcp_bus.nats.config import BusConfig, Credentials
 from smcp_bus.owner import Owner
@@ -123,12 +123,12 @@ def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:
 
 
 def measure_bus(metrics: Metrics, bus: Bus) -> None:
-    seen: Counter[Connection] = Counter()
+    seen: Counter[ConnectionState] = Counter()
     bus.watch(lambda connection: seen.update((connection,)))
     gauge, counter, stats, transfers = metrics.gauge, metrics.counter, bus.stats, bus.transfers
     gauge("smcp_bus_connected", "1 while connected to NATS, else 0", lambda: bus.connected)
-    counter("smcp_bus_reconnects", "Connections that came back", lambda: seen[Connection.UP])
-    counter("smcp_bus_slow_consumers", "Times that messages were dropped on the way in", lambda: seen[Connection.SLOW])
+    counter("smcp_bus_reconnects", "Connections that came back", lambda: seen[ConnectionState.UP])
+    counter("smcp_bus_slow_consumers", "Times that incoming messages were dropped", lambda: seen[ConnectionState.SLOW])
     counter("smcp_bus_transfers", "Bodies that went in parts, by their way", lambda: transfers.counts, label="way")
     counter("smcp_bus_transferred", "Bytes of these bodies", lambda: transfers.bytes, unit="bytes", label="way")
     gauge("smcp_bus_messages_waiting", "Messages that wait for a handler", lambda: stats()["waiting"])

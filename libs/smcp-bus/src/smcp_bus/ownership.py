@@ -14,7 +14,7 @@ from typing import Final
 from opentelemetry.trace import Span, get_current_span
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.bus import Connection, Incoming, Reply, RequestHandler, error_reply
+from smcp_bus.bus import ConnectionState, Incoming, Reply, RequestHandler, error_reply
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.limits import Grant
 from smcp_bus.nats.bus import Bus
@@ -182,8 +182,8 @@ class Ownership:
             self._beat = at  # once for each
             self.close("the process was suspended")
 
-    def _on_connection(self, connection: Connection) -> None:
-        if connection is Connection.DOWN:
+    def _on_connection(self, connection: ConnectionState) -> None:
+        if connection is ConnectionState.DOWN:
             self.close("the connection to NATS broke")
 
 

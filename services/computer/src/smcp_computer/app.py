@@ -15,7 +15,7 @@ import orjson
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.audit_sinks import ApprovalSink, open_trail
-from smcp_bus.bus import BusError, Connection, Incoming, NoticeHandler, Subscription, once_connected
+from smcp_bus.bus import BusError, ConnectionState, Incoming, NoticeHandler, Subscription, once_connected
 from smcp_bus.dispatch import Call
 from smcp_bus.headers import EPOCH, SUBJECT
 from smcp_bus.nats.bus import Bus
@@ -84,7 +84,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
             handlers={registry_contract.ALIVE.event: alive},
             **options,
         )
-        membership = computer.membership = Membership(settings, bus, registry, ownership, computer)
+        membership = computer.membership = NatsMembership(settings, bus, registry, ownership, computer)
         measure_lease(computer.metrics, membership.lease)
         computer.readiness.add("nats", lambda: bus.problem)
         computer.readiness.add("office", lambda: membership.problem)
@@ -158,7 +158,7 @@ async def _serving(bus: Bus, computer: Computer, ownership: Ownership, heard: No
 
 
 @dataclass(eq=False)
-class Membership:
+class NatsMembership:
     """The seat of a Computer: claimed at the registry, confirmed after every outage, released at the end.
 
     `run` and `lease.run` must be running while it lasts; what the registry answers is not raised. With
@@ -337,9 +337,9 @@ class Membership:
             _log.warning("not in the office %r: %s; trying on", self._office, problem)
         self._problem = problem
 
-    def _on_connection(self, connection: Connection) -> None:
-        if connection is Connection.UP:
+    def _on_connection(self, connection: ConnectionState) -> None:
+        if connection is ConnectionState.UP:
             self._up.set()
             self.lease.renew_soon()
-        elif connection is Connection.DOWN:
+        elif connection is ConnectionState.DOWN:
             self._up.clear()

@@ -46,7 +46,7 @@ from smcp_service.logging import rewritten_logs
 from smcp_service.metrics import Metrics
 
 if TYPE_CHECKING:
-    from smcp_computer.app import Membership
+    from smcp_computer.app import NatsMembership
     from smcp_computer.gateway import GatewayMembership
 
 _log = logging.getLogger("smcp_computer")
@@ -84,7 +84,7 @@ class Computer:
         handlers: those that only this connection needs, by event.
     """
 
-    membership: "Membership | GatewayMembership"
+    membership: "NatsMembership | GatewayMembership"
 
     def __init__(
         self,

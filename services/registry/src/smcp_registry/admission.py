@@ -28,15 +28,13 @@ from smcp_proto.printable import printable
 from smcp_registry.member_records import Announce, MemberRecord, owned_by, time_of
 
 
-class Owner(Enum):
+class OwnerState(Enum):
     NOT_ASKED = "not asked"
     ALIVE = "alive"
     GONE = "gone"
     """No responder."""
-    NO_SESSION = "no such session"
-    """Its process lives, and has no such session."""
-    SILENT = "silent"
-    """It does not answer, though its lease lives."""
+    NO_SESSION = "no such session"  # its process lives
+    SILENT = "silent"  # though its lease lives
 
 
 class Action(Enum):
@@ -62,7 +60,9 @@ class Decision:
     """Of a refusal: the Agent that has the office's seat."""
 
 
-def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Role, name: str, kept: bool) -> Decision:
+def decide(
+    record: MemberRecord | None, claim: Claim, owner: OwnerState, *, role: Role, name: str, kept: bool
+) -> Decision:
     """`kept`: the record is of a member that moves, and whose time to move is not over."""
     if record is None or not record.is_member:
         return Decision(Action.CLAIM, _announce(leave=False, enter=claim.announce))
@@ -75,13 +75,13 @@ def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Rol
     if kept:
         return _decide_moving(record, claim, role=role, name=name)
     match owner:
-        case Owner.NOT_ASKED:
+        case OwnerState.NOT_ASKED:
             return Decision(Action.ASK_OWNER)
-        case Owner.SILENT if role == "agent" and (record.identity, record.name) == (claim.identity, name):
+        case OwnerState.SILENT if role == "agent" and (record.identity, record.name) == (claim.identity, name):
             return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))
-        case Owner.ALIVE | Owner.SILENT:
+        case OwnerState.ALIVE | OwnerState.SILENT:
             return _taken(record, role, name)
-        case Owner.GONE | Owner.NO_SESSION:
+        case OwnerState.GONE | OwnerState.NO_SESSION:
             return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))
 
 

@@ -18,7 +18,7 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 from nats.js.kv import KV_MARKER_REASON, KV_OP
 
-from smcp_bus.bus import BusError, Connection, describe, raise_if_cancelled
+from smcp_bus.bus import BusError, ConnectionState, describe, raise_if_cancelled
 from smcp_bus.nats.bus import Bus
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import Unavailable
@@ -194,11 +194,11 @@ class ConnectionWatch:
                 backoff.reset()
             await asyncio.sleep(backoff.next())
 
-    def _on_connection(self, connection: Connection) -> None:
-        if connection is Connection.UP:
+    def _on_connection(self, connection: ConnectionState) -> None:
+        if connection is ConnectionState.UP:
             self._since = self._loop.time()
             self._up.set()
-        elif connection is Connection.DOWN:
+        elif connection is ConnectionState.DOWN:
             self._since = None
             self._up.clear()
         for scope in self._scopes:

@@ -18,7 +18,7 @@ from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, LeaseRenewal,
 from smcp_bus.tracing import sending
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import RateLimited, Unavailable
-from smcp_registry.admission import Owner
+from smcp_registry.admission import OwnerState
 from smcp_registry.bucket_watch import Change, ConnectionWatch, View
 from smcp_registry.member_records import MemberRecord, lease_key
 from smcp_registry.store import ATTEMPTS, Bucket, Conflict
@@ -118,7 +118,7 @@ class Owners:
         *,
         incarnation: str | None = None,
         seat: MemberRecord | None = None,
-    ) -> Owner:
+    ) -> OwnerState:
         """Ask an owner process, as `AliveQuestion` says. Raises Unavailable where NATS is away."""
         subject = subjects.hosts(credential, process, "alive")
         named = {} if seat is None else {"office": seat.office, "role": seat.role, "name": seat.name}
@@ -134,17 +134,17 @@ class Owners:
             except NoResponder:
                 settled_for = self._settled_for()
                 if unheard and settled_for >= self.settle_s:
-                    return Owner.GONE
+                    return OwnerState.GONE
                 unheard = True
                 await asyncio.sleep(max(ASK_AGAIN_S, self.settle_s - settled_for))
             except (RequestTimedOut, TransferFailed):
                 if self._loop.time() > too_late and attempts < ATTEMPTS:
                     continue
-                return Owner.SILENT if await self.leases.lives(credential, process) else Owner.GONE
+                return OwnerState.SILENT if await self.leases.lives(credential, process) else OwnerState.GONE
             except (NotConnected, ConnectionLost) as error:
                 raise Unavailable("the present owner cannot be asked now") from error
             else:
-                return Owner.NO_SESSION if _says_no(reply) else Owner.ALIVE
+                return OwnerState.NO_SESSION if _says_no(reply) else OwnerState.ALIVE
 
     def _settled_for(self) -> float:
         left_at, up_for = self.bus.node_left_at, self.connection.up_for()

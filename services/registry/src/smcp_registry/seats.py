@@ -9,7 +9,7 @@ from smcp_bus.callers import SeatKey
 from smcp_bus.registry_contract import Claim
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, Unavailable
-from smcp_registry.admission import Action, Decision, Owner, claimed, decide
+from smcp_registry.admission import Action, Decision, OwnerState, claimed, decide
 from smcp_registry.audit import Audit
 from smcp_registry.leases import Owners
 from smcp_registry.member_records import Announce, MemberRecord, held_by, moving, owned_by, record_key, tombstone
@@ -47,7 +47,7 @@ class Seats:
             nonlocal decision, removed
             decision, owner = await self._decide(seat, stored, claim, from_silent=from_silent)
             # an owner that lives has recorded itself that its session left
-            removed = stored.record if owner in (Owner.GONE, Owner.SILENT) else None
+            removed = stored.record if owner in (OwnerState.GONE, OwnerState.SILENT) else None
             if decision.action is Action.REFUSE:
                 return None
             if not _stands(stored.record, claim) and not await self._is_meant(claim, until):
@@ -127,22 +127,22 @@ class Seats:
 
     async def _is_meant(self, claim: Claim, until: float) -> bool:
         who, loop = (claim.credential, claim.process, claim.session), asyncio.get_running_loop()
-        while (owner := await self.owners.ask(*who, incarnation=claim.incarnation)) is Owner.SILENT:
+        while (owner := await self.owners.ask(*who, incarnation=claim.incarnation)) is OwnerState.SILENT:
             if loop.time() >= until:
                 raise Unavailable("the claimant does not answer whether it still wants the seat; ask again")
-        return owner is Owner.ALIVE
+        return owner is OwnerState.ALIVE
 
     async def _decide(
         self, seat: SeatKey, stored: StoredMember, claim: Claim, *, from_silent: bool
-    ) -> tuple[Decision, Owner]:
+    ) -> tuple[Decision, OwnerState]:
         record, key, (_, role, name) = stored.record, record_key(*seat), seat
         kept = record is not None and not owned_by(record, claim) and await self.store.is_kept(key, record)
-        decision = decide(record, claim, Owner.NOT_ASKED, role=role, name=name, kept=kept)
+        decision = decide(record, claim, OwnerState.NOT_ASKED, role=role, name=name, kept=kept)
         if decision.action is not Action.ASK_OWNER or record is None:
-            return decision, Owner.NOT_ASKED
+            return decision, OwnerState.NOT_ASKED
         owner = await self.owners.ask(*record.owner, seat=record)
-        if owner is Owner.SILENT and not from_silent:
-            owner = Owner.ALIVE
+        if owner is OwnerState.SILENT and not from_silent:
+            owner = OwnerState.ALIVE
         return decide(record, claim, owner, role=role, name=name, kept=kept), owner
 
 

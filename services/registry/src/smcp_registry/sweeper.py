@@ -14,7 +14,7 @@ import nats.errors
 from smcp_bus.bus import describe, raise_if_cancelled
 from smcp_proto.backoff import jittered
 from smcp_proto.errors import Unavailable
-from smcp_registry.admission import Owner
+from smcp_registry.admission import OwnerState
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit
 from smcp_registry.leases import Owners
@@ -25,7 +25,7 @@ from smcp_service.lifecycle import set_within
 
 _log = logging.getLogger("smcp_registry.sweeper")
 
-GONE: Final = frozenset({Owner.GONE, Owner.NO_SESSION})
+GONE: Final = frozenset({OwnerState.GONE, OwnerState.NO_SESSION})
 KEEP_TOMBSTONES_S: Final = 600.0
 """Far longer than a late copy of a join may be on its way (ADR 0012)."""
 

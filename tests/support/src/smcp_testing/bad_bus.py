@@ -13,8 +13,8 @@ from typing import Any, Self, TypeVar
 
 from smcp_bus.bus import (
     NO_HEADERS,
-    Connection,
     ConnectionLost,
+    ConnectionState,
     Headers,
     Incoming,
     NoticeHandler,
@@ -193,8 +193,8 @@ class BadBus(Bus):
         """Wait as for an answer that never comes. Always raises."""
         broke: asyncio.Future[None] = self._loop.create_future()
 
-        def watcher(what: Connection) -> None:
-            if what is Connection.DOWN and not broke.done():
+        def watcher(what: ConnectionState) -> None:
+            if what is ConnectionState.DOWN and not broke.done():
                 broke.set_result(None)
 
         stop = self.inner.watch(watcher)

@@ -11,13 +11,13 @@ from nats.js.errors import NotFoundError
 
 from smcp_gateway.computers.socketio_computer import SocketIoComputer
 from smcp_gateway.rooms.offices import Office
-from smcp_gateway.sockets.engine import Outbox
+from smcp_gateway.sockets.engine import SendQueue
 from smcp_gateway.sockets.session import Session
-from smcp_gateway.sockets.websocket import Connection
+from smcp_gateway.sockets.websocket import WebSocketConnection
 from smcp_testing.gateway_world import World, WorldBus
 from smcp_testing.waiting import eventually
 
-PER_CONNECTION: Final = (AsyncSocket, Connection, Outbox, Session, Office, SocketIoComputer)
+PER_CONNECTION: Final = (AsyncSocket, WebSocketConnection, SendQueue, Session, Office, SocketIoComputer)
 """Kinds of objects of a gateway that belong to one connection or to the offices that it was in."""
 
 FOR_SOME_TIME: Final = frozenset({"ended_calls", "kept_results", "kept_result_bytes", "kept_cancels"})

@@ -16,7 +16,7 @@ from nats.aio.client import Client, Server
 from nats.js import JetStreamContext
 
 from smcp_bus import bus
-from smcp_bus.bus import BusError, Connection, NotConnected
+from smcp_bus.bus import BusError, ConnectionState, NotConnected
 from smcp_bus.nats.config import BusConfig, renewed
 from smcp_bus.nats.socket import Socket
 from smcp_bus.nats.wire import Receiver
@@ -183,7 +183,7 @@ class NatsClient:
         if self._trouble:
             _log.info("connected to nats-server" if self._opening else "connected to nats-server again")
         self._last_error, self._trouble = None, ""
-        self._tell(Connection.UP)
+        self._tell(ConnectionState.UP)
 
     def _went_down(self) -> None:
         self._standing.clear()
@@ -191,7 +191,7 @@ class NatsClient:
         if not self._closing:
             _log.warning("the connection to nats-server broke; connecting again")
             self._trouble = "broke"
-        self._tell(Connection.DOWN)
+        self._tell(ConnectionState.DOWN)
         self._on_lost()
 
     async def _error(self, error: Exception) -> None:
@@ -238,9 +238,9 @@ class NatsClient:
 
     def _tell_slow(self) -> None:
         self._slow_timer = None
-        self._tell(Connection.SLOW)
+        self._tell(ConnectionState.SLOW)
 
-    def _tell(self, what: Connection) -> None:
+    def _tell(self, what: ConnectionState) -> None:
         for watcher in list(self._watchers):
             try:
                 watcher(what)

@@ -101,7 +101,7 @@ class BusConfig:
     """Seconds between pings; a connection that leaves two of them unanswered is broken."""
     backlog_messages: int = 65536
     backlog_bytes: int = 64 * MIB
-    """The longest backlog of one subscription; what exceeds it is dropped and reported as `Connection.SLOW`."""
+    """The longest backlog of one subscription; what exceeds it is dropped and reported as `ConnectionState.SLOW`."""
 
     @property
     def hosts(self) -> str:

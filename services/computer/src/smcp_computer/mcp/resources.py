@@ -25,7 +25,7 @@ from smcp_proto.backoff import Backoff
 from smcp_service.lifecycle import set_within
 
 if TYPE_CHECKING:
-    from smcp_computer.mcp.session import Connection
+    from smcp_computer.mcp.session import ServerConnection
 
 _log = logging.getLogger("smcp_computer.mcp.listen")
 
@@ -73,7 +73,7 @@ class Listed(NamedTuple):
 class ListenStream:
     """Subscriptions of a server of MCP 2026. `run` must be running."""
 
-    _connection: "Connection"
+    _connection: "ServerConnection"
     _notify: Callable[[ServerEvent], None]
 
     def __post_init__(self) -> None:
@@ -225,7 +225,7 @@ class Lists:
     seconds.
     """
 
-    _connection: "Connection"
+    _connection: "ServerConnection"
 
     @property
     def server(self) -> str:

@@ -54,7 +54,7 @@ _NO_SPAN: Final = nullcontext(INVALID_SPAN)
 
 
 @dataclass(eq=False)
-class Connection:
+class ServerConnection:
     """What `connect` gives; answers have at most `max_message` bytes. `resources`, `prompts`: None without any.
 
     Requests have ids of their own, and `Watch` hands over their answers: the SDK's session would cost more than the

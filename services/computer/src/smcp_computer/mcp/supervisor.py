@@ -37,7 +37,7 @@ from smcp_computer.mcp.events import (
 from smcp_computer.mcp.process import is_stopped, usage_of
 from smcp_computer.mcp.resources import STEADY_S, Lists, Resources
 from smcp_computer.mcp.server_log import HANGS, WENT_AWAY, StderrLog, describe, first_of
-from smcp_computer.mcp.session import Connection
+from smcp_computer.mcp.session import ServerConnection
 from smcp_computer.mcp.transports import Limits, Negotiation, connect
 from smcp_computer.settings import HostSettings
 from smcp_proto.backoff import Backoff
@@ -91,7 +91,7 @@ class Supervisor:
         self._negotiation: Negotiation = "auto"
         self._ready_at = math.inf
         """When it became ready in this life, by `time.monotonic()`; infinite: not yet."""
-        self.connection: Connection | None = None
+        self.connection: ServerConnection | None = None
         self._opened = asyncio.Event()
         """Set at each connection and failure, and when it gives up."""
         self._wanted = asyncio.Event()
@@ -138,7 +138,7 @@ class Supervisor:
     def prompts(self) -> Lists | None:
         return self.connection.prompts if self.connection is not None else None
 
-    async def available(self, timeout: float) -> Connection:
+    async def available(self, timeout: float) -> ServerConnection:
         """The connection for a new call, waited for at most `wait_s`. Raises ServerNotRunning."""
         until = time.monotonic() + min(timeout, self.limits.wait_s)
         while self._is_over or self.connection is None or self.connection.watch.ended.is_set():
@@ -152,7 +152,7 @@ class Supervisor:
         return self.connection
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, **how: Any) -> dict[str, Any]:
-        """As `Connection.call`. Raises also CallBrokenOff, and ServerNotRunning: nothing was run."""
+        """As `ServerConnection.call`. Raises also CallBrokenOff, and ServerNotRunning: nothing was run."""
         connection = await self.available(timeout)
         limit = asyncio.timeout(None)
         try:
@@ -285,7 +285,7 @@ class Supervisor:
             finally:
                 self._waiting = None
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: ServerConnection) -> None:
         ended = asyncio.ensure_future(connection.watch.ended.wait())
         ended.add_done_callback(lambda _: self._wake.set())
         listed = time.monotonic()
@@ -307,7 +307,7 @@ class Supervisor:
         finally:
             ended.cancel()
 
-    async def _refresh(self, connection: Connection) -> None:
+    async def _refresh(self, connection: ServerConnection) -> None:
         self._is_outdated = False
         try:
             async with self._waited(connection.list_s):
@@ -322,7 +322,7 @@ class Supervisor:
             self._offer(tools)
             self.on_change()
 
-    async def _check(self, connection: Connection) -> None:
+    async def _check(self, connection: ServerConnection) -> None:
         """Ask whether it is there; raises ServerFailed. See this module's rules."""
         silence_s, asked = self.limits.silence_s, time.monotonic()
 

@@ -22,7 +22,7 @@ from smcp_computer.mcp.events import ServerEvent, event_of
 from smcp_computer.mcp.resources import REQUEST_S, ListenStream, Lists, Resources
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog, answered, first_of
-from smcp_computer.mcp.session import Connection
+from smcp_computer.mcp.session import ServerConnection
 from smcp_computer.mcp.stdio import stdio_transport
 from smcp_computer.redaction import Redactor
 from smcp_computer.settings import HostSettings
@@ -62,7 +62,7 @@ async def connect(
     log: StderrLog | None = None,
     redactor: Redactor | None = None,
     host: HostSettings | None = None,
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[ServerConnection]:
     """Connect to a server and shake hands; raises whatever the transport and the handshake raise, and ServerFailed
     where HTTP refuses the requests.
 
@@ -94,7 +94,7 @@ async def connect(
     async with refused_by_http(watch), client:
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         over_http = not isinstance(server, schemas.MCPServerStdioConfig)
-        connection = Connection(client, watch, limits.max_message, max(answer_s, REQUEST_S), over_http)
+        connection = ServerConnection(client, watch, limits.max_message, max(answer_s, REQUEST_S), over_http)
         stream = ListenStream(connection, notify) if modern else None
         async with anyio.create_task_group() as tasks:
             if stream is not None:

@@ -261,12 +261,12 @@ class SocketIoComputer:
                 end(_gone())
 
         async def send_after() -> None:
-            await session.outbox.room()
+            await session.send_queue.room()
             send()
 
         self._waiting[number] = end
         session.asks[number] = lambda argument: end(of_acknowledgement(argument, table.bus.max_body))
-        if frame.size >= LARGE and not session.closed and not session.outbox.has_room:
+        if frame.size >= LARGE and not session.closed and not session.send_queue.has_room:
             sending = self._loop.create_task(send_after())
         else:
             send()

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from smcp_bus import exact_json, subjects
-from smcp_bus.bus import Connection, Incoming, Subscription
+from smcp_bus.bus import ConnectionState, Incoming, Subscription
 from smcp_bus.callers import Caller, with_caller
 from smcp_bus.headers import EPOCH, NOTIFICATION_ID, SUBJECT
 from smcp_bus.nats.bus import Bus
@@ -73,10 +73,10 @@ class Generations:
         self._wanted = asyncio.Event()
         self._down = False
 
-    def on_connection(self, connection: Connection) -> None:
-        if connection is Connection.DOWN:
+    def on_connection(self, connection: ConnectionState) -> None:
+        if connection is ConnectionState.DOWN:
             self._down = True
-        elif connection is not Connection.UP or self._down:
+        elif connection is not ConnectionState.UP or self._down:
             self._down = False
             self.current += 1
             self._wanted.set()

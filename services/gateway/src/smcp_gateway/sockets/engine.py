@@ -15,7 +15,7 @@ from engineio.packet import NOOP, PING
 
 from smcp_bus.limits import SLOWEST
 from smcp_gateway.sockets.packet import Assembly, Frame
-from smcp_gateway.sockets.websocket import LINGER_S, VERY_LARGE, Connection, moved_bytes, noop
+from smcp_gateway.sockets.websocket import LINGER_S, VERY_LARGE, WebSocketConnection, moved_bytes, noop
 from smcp_service.http_limits import let_in
 
 SWEEP_S: Final = 1.0
@@ -26,7 +26,7 @@ _log: Final = logging.getLogger("smcp_gateway.sockets.engine")
 PORTION: Final = 16
 """Packets that the writer gets at once: clients refuse a polling response of more than 16 packets."""
 ROOMY: Final = 1024 * 1024
-"""Bytes in the outbox up to which a large message may join them."""
+"""Bytes in the queue up to which a large message may join them."""
 _SIGNS: Final = (PING, NOOP)
 """Packets that only say that the gateway is there. They overtake large messages, which take long on a slow line."""
 MOST_PACKETS: Final = 1024
@@ -34,17 +34,17 @@ MOST_PACKETS: Final = 1024
 _SEPARATOR: Final = b"\x1e"
 
 
-class Outbox(asyncio.Queue[Any]):
+class SendQueue(asyncio.Queue[Any]):
     """engine.io's queue of packets to one client, and what the gateway knows of the client's connection.
 
     `put` never waits: it takes small messages (pings, notifications) until `limit` bytes wait. Then `cut_off` is called
     once, since the client does not read. Before a large message is put, `room` is awaited.
     """
 
-    def __init__(self, limit: int, cut_off: "Callable[[Outbox], None]") -> None:
+    def __init__(self, limit: int, cut_off: "Callable[[SendQueue], None]") -> None:
         super().__init__()
         self._limit = limit
-        self._cut_off: Callable[[Outbox], None] | None = cut_off
+        self._cut_off: Callable[[SendQueue], None] | None = cut_off
         self._handed_out = 0
         self._handed_bytes = 0
         self._roomy = asyncio.Event()
@@ -152,14 +152,14 @@ def _size(packet: Any) -> int:
 
 
 class Engine(engineio.AsyncServer):
-    """engine.io's server with an `Outbox` of `outbox_limit` bytes for each client.
+    """engine.io's server with a `SendQueue` of `send_queue_limit` bytes for each client.
 
     A message of a client has at most `max_message` bytes, or if it is no ack `max_event`: the rest is dropped. A client
     is sent a ping each `ping_s` seconds; one that hears nothing for twice as long takes the gateway for gone.
     """
 
     def __init__(
-        self, logger: logging.Logger, *, max_message: int, max_event: int, outbox_limit: int, ping_s: float
+        self, logger: logging.Logger, *, max_message: int, max_event: int, send_queue_limit: int, ping_s: float
     ) -> None:
         super().__init__(  # type: ignore[no-untyped-call]
             async_mode="aiohttp",
@@ -173,8 +173,8 @@ class Engine(engineio.AsyncServer):
             ping_timeout=2 * ping_s - int(ping_s),
         )
         # engine.io's own WebSocket has a task and a timer for each message; it has no option for another one
-        self._async: dict[str, Any] = {**self._async, "websocket": Connection}
-        self._outbox_limit = outbox_limit
+        self._async: dict[str, Any] = {**self._async, "websocket": WebSocketConnection}
+        self._send_queue_limit = send_queue_limit
         self.max_event = max_event
         self.cut_off = 0
         self._pings: dict[str, asyncio.Task[Any]] = {}
@@ -268,8 +268,8 @@ class Engine(engineio.AsyncServer):
         task.add_done_callback(ended or self.tasks.discard)
         return task
 
-    def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
-        return Outbox(self._outbox_limit, self._cut_off)
+    def create_queue(self, *args: Any, **kwargs: Any) -> SendQueue:
+        return SendQueue(self._send_queue_limit, self._cut_off)
 
     def start_background_task(
         self, target: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any
@@ -281,12 +281,12 @@ class Engine(engineio.AsyncServer):
             self._pings[socket.sid] = task
         return task
 
-    def outbox(self, sid: str) -> Outbox | None:
+    def send_queue(self, sid: str) -> SendQueue | None:
         socket = self.sockets.get(sid)
         if socket is None or socket.closed:
             return None
-        outbox: Outbox = socket.queue
-        return outbox
+        send_queue: SendQueue = socket.queue
+        return send_queue
 
     async def sweep(self) -> None:
         pause = min(SWEEP_S, float(self.ping_timeout) / 4)
@@ -299,7 +299,7 @@ class Engine(engineio.AsyncServer):
                 await self._look_at(sid, own_delay, pause)
 
     async def _look_at(self, sid: str, own_delay: float, pause: float) -> None:
-        # A call of its own: between two sweeps nothing refers to a client that has gone, and to its outbox.
+        # A call of its own: between two sweeps nothing refers to a client that has gone, and to its queue.
         socket = self.sockets.get(sid)
         if socket is None:
             return
@@ -308,13 +308,13 @@ class Engine(engineio.AsyncServer):
         if socket.closed:
             self.sockets.pop(sid, None)
         elif not socket.closing:
-            outbox = socket.queue
+            send_queue = socket.queue
             if not socket.last_ping or time.time() - socket.last_ping < pause / 2:
-                outbox.moved = None
-            elif outbox.transport is not None and _moves(outbox, outbox.transport):
+                send_queue.moved = None
+            elif send_queue.transport is not None and _moves(send_queue, send_queue.transport):
                 socket.last_ping = time.time()  # the answer to the ping is late because the line is busy
-                if not outbox.transport.get_write_buffer_size():  # it is writing, and must hear that we are there
-                    outbox.put_nowait(noop())
+                if not send_queue.transport.get_write_buffer_size():  # it is writing, and must hear that we are there
+                    send_queue.put_nowait(noop())
             await socket.check_ping_timeout()
 
     async def hang_up(self, sid: str, code: int) -> None:
@@ -330,26 +330,26 @@ class Engine(engineio.AsyncServer):
         ping = self._pings.pop(sid, None)
         if ping is not None and ping is not asyncio.current_task():
             ping.cancel()
-        if (outbox := self.outbox(sid)) is not None:
-            outbox.release()
-            if outbox.transport is not None:
-                asyncio.get_running_loop().call_later(LINGER_S, outbox.transport.abort)
+        if (send_queue := self.send_queue(sid)) is not None:
+            send_queue.release()
+            if send_queue.transport is not None:
+                asyncio.get_running_loop().call_later(LINGER_S, send_queue.transport.abort)
 
-    def _cut_off(self, outbox: Outbox) -> None:
-        client = next((each for each in self.sockets.values() if each.queue is outbox), None)
+    def _cut_off(self, send_queue: SendQueue) -> None:
+        client = next((each for each in self.sockets.values() if each.queue is send_queue), None)
         if client is None:
             return
         self.cut_off += 1
-        _log.warning("a client does not read; it is cut off", extra={"waiting_bytes": outbox.bytes})
-        if outbox.transport is not None:
-            outbox.transport.abort()
+        _log.warning("a client does not read; it is cut off", extra={"waiting_bytes": send_queue.bytes})
+        if send_queue.transport is not None:
+            send_queue.transport.abort()
         self.spawn(client.close(wait=False, abort=True, reason=self.reason.TRANSPORT_ERROR))
 
 
-def _moves(outbox: Outbox, transport: asyncio.Transport) -> bool:
+def _moves(send_queue: SendQueue, transport: asyncio.Transport) -> bool:
     """Whether enough has moved on a client's line since the last look at it; the first look sees nothing."""
-    now, moved, before = time.monotonic(), moved_bytes(transport), outbox.moved
-    outbox.moved = (now, moved)
+    now, moved, before = time.monotonic(), moved_bytes(transport), send_queue.moved
+    send_queue.moved = (now, moved)
     return before is not None and moved - before[1] >= SLOWEST * max(now - before[0], 0.1)
 
 

@@ -92,7 +92,7 @@ GATHERED: Final = 16 * 1024
 
 
 class Frame:
-    """A text message of engine.io, ready to be written; stands in an `Outbox` beside engine.io's own packets."""
+    """A text message of engine.io, ready to be written; stands in a `SendQueue` beside engine.io's own packets."""
 
     __slots__ = ("parts", "size")
 

@@ -15,7 +15,7 @@ from smcp_bus import exact_json
 from smcp_bus.callers import CALLER_KEY, Caller, SeatKey
 from smcp_bus.limits import Rate
 from smcp_bus.registry_contract import AliveQuestion, Claim
-from smcp_gateway.sockets.engine import Outbox
+from smcp_gateway.sockets.engine import SendQueue
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED
 from smcp_proto.errors import RateLimited, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
@@ -101,7 +101,7 @@ class Session:
     """The registry keeps its seat for it: its membership does not end with this connection."""
     restarts: bool = False
     """The same, although the client says goodbye: its next process takes the seat."""
-    outbox: Outbox = field(init=False, repr=False)
+    send_queue: SendQueue = field(init=False, repr=False)
     """What waits to be written to it, while it is connected."""
     in_flight: int = 0
     in_flight_bytes: int = 0
@@ -142,7 +142,7 @@ class Session:
     @property
     def unsent_bytes(self) -> int:
         """Of replies and notifications that are here, or may come, and that its socket has not taken yet."""
-        return self.reply_bytes + self.outbox.unsent
+        return self.reply_bytes + self.send_queue.unsent
 
     @property
     def seat(self) -> SeatKey | None:

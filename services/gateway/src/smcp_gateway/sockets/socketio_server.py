@@ -105,7 +105,7 @@ class SocketIoServer:
             logger,
             max_message=max_payload + HEADROOM,
             max_event=self._max_request + HEADROOM,
-            outbox_limit=max_payload + WAITING_BYTES,
+            send_queue_limit=max_payload + WAITING_BYTES,
             ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
         )
         self._engine.on("connect", self._on_open)  # type: ignore[no-untyped-call]
@@ -121,10 +121,10 @@ class SocketIoServer:
             return self._unauthenticated.refusal(request, self._source(request)) or await self._engine.handle_request(
                 request
             )
-        outbox = self._engine.outbox(sid)
-        if outbox is None:
+        send_queue = self._engine.send_queue(sid)
+        if send_queue is None:
             return refusal_response(errors.Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
-        if outbox.is_let_in:
+        if send_queue.is_let_in:
             of_member(request)
         elif (size := request.content_length or 0) > UNAUTHENTICATED_POST:
             details = {"limit": UNAUTHENTICATED_POST, "size": size}
@@ -132,7 +132,7 @@ class SocketIoServer:
         if request.method != "POST":
             return await self._engine.handle_request(request)
         try:
-            async with asyncio.timeout(UPLOAD_S if outbox.is_let_in else CONNECT_S):
+            async with asyncio.timeout(UPLOAD_S if send_queue.is_let_in else CONNECT_S):
                 return await self._engine.handle_request(request)
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
@@ -141,7 +141,7 @@ class SocketIoServer:
         """Write to one client, without waiting for delivery. False: it is gone."""
         if session.closed:
             return False
-        session.outbox.put_nowait(frame)
+        session.send_queue.put_nowait(frame)
         return True
 
     async def hang_up(self, session: Session, why: str) -> None:
@@ -172,11 +172,11 @@ class SocketIoServer:
         try:
             options = greeting(request, auth, self._max_values)
             principal = None if self._authenticator is None else await admit(self._authenticator, request, auth)
-            outbox = self._engine.outbox(engine_id)
-            if outbox is None:
+            send_queue = self._engine.send_queue(engine_id)
+            if send_queue is None:
                 raise Unavailable("the connection ended while its token was checked")
             session = Session(sid, engine_id, *options, principal, address=self._source(request))
-            session.outbox = outbox
+            session.send_queue = send_queue
             session.max_reply_bytes = MAX_REPLIES * self._max_payload
             self._quotas.connected(session)
         except SmcpError as error:
@@ -186,14 +186,14 @@ class SocketIoServer:
         session.connected_at = self._loop.time()
         self._sessions.add(session)
         self._unauthenticated.ended(engine_id)
-        outbox.let_in()
+        send_queue.let_in()
 
     async def _on_disconnect(self, sid: str, reason: str) -> None:
         session = self._sessions.remove(sid)
         if session is not None:
             self._quotas.disconnected(session)
             session.closed = True
-            del session.outbox  # it may hold much, and the session stays until it has left its office
+            del session.send_queue  # it may hold much, and the session stays until it has left its office
             self.gone(session, goodbye=reason == self._engine.reason.CLIENT_DISCONNECT)
 
     def _on_message(self, engine_id: str, text: bytes | bytearray, size: int) -> Work | None:
@@ -237,7 +237,7 @@ class SocketIoServer:
 
     async def _leave_namespace(self, session: Session) -> None:
         await self._sio_packet(session.engine_id, f"1{packet.NAMESPACE},")
-        if self._engine.outbox(session.engine_id) is not None:
+        if self._engine.send_queue(session.engine_id) is not None:
             self._unauthenticated.opened(session.engine_id, session.address)
 
     async def _begin_late(self, turn: asyncio.Future[None], session: Session, event: ClientEvent) -> None:
@@ -278,7 +278,7 @@ class SocketIoServer:
             argument = _ack(session, row, answer)
             if len(argument) >= LARGE and not session.closed:
                 with session.holding(len(argument)):
-                    await session.outbox.room()
+                    await session.send_queue.room()
         except Unavailable as unread:
             argument = _ack(session, row, failed(unread.body()))
         except asyncio.CancelledError:

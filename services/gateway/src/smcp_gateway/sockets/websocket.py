@@ -17,7 +17,7 @@ from smcp_gateway.sockets.packet import Assembly, Frame
 from smcp_service.http_limits import put_before
 
 if TYPE_CHECKING:
-    from smcp_gateway.sockets.engine import Engine, Outbox
+    from smcp_gateway.sockets.engine import Engine, SendQueue
 
 LINGER_S: Final = 5.0
 """How long a connection that was closed may take to say its last words."""
@@ -40,12 +40,12 @@ _WHOLE, _PIECE = 0x81, 0x82
 _log: Final = logging.getLogger("smcp_gateway.sockets.websocket")
 
 
-class Connection:
+class WebSocketConnection:
     """What engine.io calls a WebSocket: made for a request, called once, ends with the connection."""
 
     def __init__(self, handler: Callable[..., Awaitable[Any]], server: "Engine") -> None:
         self._engine: Any = handler.__self__  # type: ignore[attr-defined] # a method of engine.io's socket
-        self._outbox: Outbox = self._engine.queue
+        self._send_queue: SendQueue = self._engine.queue
         self._server = server
         size = server.max_http_buffer_size
         self._socket = web.WebSocketResponse(
@@ -59,7 +59,7 @@ class Connection:
 
     async def __call__(self, environ: dict[str, Any]) -> web.StreamResponse:
         request: web.Request = environ["aiohttp.request"]
-        engine, outbox = self._engine, self._outbox
+        engine, send_queue = self._engine, self._send_queue
         try:
             await self._socket.prepare(request)
             await self._slice(request.transport)
@@ -72,7 +72,7 @@ class Connection:
             return self._socket
         engine.connected = engine.upgraded = True
         if request.transport is not None:
-            outbox.attach(request.transport, self._write_at_once)
+            send_queue.attach(request.transport, self._write_at_once)
         # In a task of its own: each message would wake the whole chain of aiohttp's and engine.io's callers, too.
         reader = asyncio.get_running_loop().create_task(self._read())
         try:
@@ -82,7 +82,7 @@ class Connection:
             raise
         finally:
             await asyncio.gather(reader, return_exceptions=True)
-            outbox.transport = None
+            send_queue.transport = None
             reasons = self._server.reason
             reason = reasons.CLIENT_DISCONNECT if self._goodbye else reasons.TRANSPORT_CLOSE
             await engine.close(wait=False, abort=True, reason=reason)
@@ -115,7 +115,7 @@ class Connection:
                 if await self._text() != b"2probe":
                     return False
                 await self._socket.send_str("3probe")
-                self._outbox.put_nowait(noop())  # ends the polling request that waits
+                self._send_queue.put_nowait(noop())  # ends the polling request that waits
                 return await self._text() == _UPGRADE
         except (TimeoutError, ConnectionError):
             return False
@@ -135,7 +135,7 @@ class Connection:
                     whole.add(message.data)
                     self._size = whole.size
                     if self._size > self._server.max_http_buffer_size:
-                        self._outbox.close_code = WSCloseCode.MESSAGE_TOO_BIG
+                        self._send_queue.close_code = WSCloseCode.MESSAGE_TOO_BIG
                         return None
                     if kind is WSMsgType.TEXT:  # a binary one is a piece (see `Slices`)
                         return whole.text
@@ -157,10 +157,10 @@ class Connection:
                     await work
         finally:
             self._read_all.set()
-            self._outbox.put_nowait(None)  # ends the writer
+            self._send_queue.put_nowait(None)  # ends the writer
 
     def _write_at_once(self, frame: Frame) -> bool:
-        transport = self._outbox.transport
+        transport = self._send_queue.transport
         if transport is None or self._socket.closed or transport.is_closing() or frame.size >= VERY_LARGE:
             return False
         if transport.get_write_buffer_size() > AT_ONCE:
@@ -169,16 +169,16 @@ class Connection:
         return True
 
     async def _write(self) -> None:
-        outbox = self._outbox
+        send_queue = self._send_queue
         try:
-            while (packet := await outbox.get()) is not None:
+            while (packet := await send_queue.get()) is not None:
                 wire = packet.wire if isinstance(packet, Frame) else packet.encode().encode()
                 if len(wire) >= VERY_LARGE:
                     await self._socket.send_frame(_NOOP, WSMsgType.TEXT)
                 await self._socket.send_frame(wire, WSMsgType.TEXT)
         except (ClientConnectionResetError, ConnectionError):
             _log.debug("a connection ended while it was written to")
-        await self._close(outbox.close_code)
+        await self._close(send_queue.close_code)
 
     async def _close(self, code: int) -> None:
         """Say it, and let the client say it, too, before the TCP connection is closed: what it sends in this moment
