@@ -19,6 +19,7 @@ from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import ANSWER_S as STORE_S
 from smcp_registry.store import (
     AT_ONCE,
+    ATTEMPTS,
     HISTORY,
     NO_PEERS,
     Bucket,
@@ -230,6 +231,28 @@ async def test_a_process_that_stands_still_does_not_take_the_store_for_silent(na
         with pytest.raises(Conflict):  # it was written, and is asked for once more
             await members.write("o.agent", b"2", last=first)
         assert (await members.read("o.agent")).value == b"2"
+
+
+async def test_a_request_is_given_up_by_a_process_that_is_suspended_again_and_again(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        members = (await opened(bus)).members
+        sent = 0
+
+        async def silent(get: KeyValue, key: str) -> KeyValue.Entry:
+            nonlocal sent
+            sent += 1
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        monkeypatch.setattr("smcp_registry.store.ANSWER_S", 0.01)
+        monkeypatch.setattr("smcp_registry.store.OWN_LAG_S", -BOUND_S)  # each time-out looks like a suspension
+        monkeypatch.setattr(KeyValue, "get", silent)
+        async with asyncio.timeout(BOUND_S):
+            with pytest.raises(Unavailable):
+                await members.read("o.agent")
+        assert sent == ATTEMPTS
 
 
 async def test_members_are_read_while_nats_server_reads_its_configuration_again(

@@ -76,7 +76,7 @@ class Stored:
 
 class Bucket:
     """One bucket. All methods raise `Unavailable` where JetStream does not answer within 2 s, and without a connection.
-    It repeats a request during which this process was suspended.
+    It repeats a request during which this process was suspended, up to 7 times.
 
     At most 32 requests are sent at a time, and their 2 s begin then. After one without an answer those that wait fail.
     """
@@ -123,7 +123,7 @@ class Bucket:
     def subject(self, key: str) -> str:
         return f"$KV.{self.name}.{key}"
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]], *, writing: bool = False) -> T:
+    async def _asked(self, ask: Callable[[], Awaitable[T]], *, writing: bool = False, tries: int = ATTEMPTS) -> T:
         unanswered, ends = self._unanswered, math.inf
         try:
             async with self._slots:
@@ -136,8 +136,9 @@ class Bucket:
         except (js_errors.KeyNotFoundError, js_errors.KeyWrongLastSequenceError):
             raise
         except (nats.errors.Error, TimeoutError) as error:
-            if isinstance(error, TimeoutError) and asyncio.get_running_loop().time() > ends + OWN_LAG_S:
-                return await self._asked(ask, writing=writing)  # suspended; what was written is a Conflict
+            suspended = isinstance(error, TimeoutError) and asyncio.get_running_loop().time() > ends + OWN_LAG_S
+            if suspended and tries > 1:  # what was written is a Conflict
+                return await self._asked(ask, writing=writing, tries=tries - 1)
             self._unanswered += isinstance(error, TimeoutError) or _not_taken(error)
             _log.warning("the bucket %s does not answer: %s", self.name, describe(error))
             details = {"may_have_run": True} if writing and not _not_taken(error) else None
