@@ -204,21 +204,24 @@ class ResourceHandlers:
             try:
                 return with_meta(await give(params, timeout=routes.budget.left))
             except errors.RequestRefused as error:
-                if is_get and error.code not in errors.SAID_ALOUD:
-                    await self._check_arguments(server, params, routes.budget.left)
-                raise
+                if not is_get or error.code in errors.SAID_ALOUD:
+                    raise
+                missing = await self._missing_arguments(server, params, routes.budget.left)
+                if not missing:
+                    raise
+                why = f"the prompt {params['name']!r} misses {', '.join(map(repr, missing))}"
+                raise errors.RequestRefused(server, types.INVALID_PARAMS, why, None) from None
 
         return await _first(servers, ask, lambda error: not is_get and completes_nothing(error))
 
-    async def _check_arguments(self, server: str, params: Json, timeout: float) -> None:
-        """Raises RequestRefused: the prompt misses an argument. Many servers say of that only that they failed."""
-        listed = await self.index.items("prompts", server, timeout)
-        declared = next((each.get("arguments") or () for each in listed if each["name"] == params["name"]), ())
-        given = params.get("arguments") or {}
-        missing = [each["name"] for each in declared if each.get("required") and each["name"] not in given]
-        if missing:
-            why = f"the prompt {params['name']!r} misses {', '.join(map(repr, missing))}"
-            raise errors.RequestRefused(server, types.INVALID_PARAMS, why, None)
+    async def _missing_arguments(self, server: str, params: Json, timeout: float) -> list[str]:
+        """What a prompt needs and was not given, as far as its list says so."""
+        with suppress(ValidationError, errors.ServerError):
+            listed = {each["name"]: each for each in await self.index.items("prompts", server, timeout)}
+            needed = types.Prompt.model_validate(listed.get(params["name"])).arguments or ()
+            given = params.get("arguments") or {}
+            return [each.name for each in needed if each.required and each.name not in given]
+        return []
 
     async def _of_resource(
         self,
