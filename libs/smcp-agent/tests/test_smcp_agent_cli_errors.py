@@ -94,7 +94,7 @@ async def test_a_call_that_needs_an_answer_says_who_can_give_it() -> None:
         gateway.answers["client:tool_call"] = answer
         code, out, err = await run(gateway, "call", "red", "echo")
         assert (code, out) == (1, "Nobody answered, and the call was cancelled.\n")
-        assert "smcp-agent call cannot answer it" in err
+        assert "smcp-agent call cannot answer" in err
         assert "SMCP_CONFIRM=ask" in err
 
 

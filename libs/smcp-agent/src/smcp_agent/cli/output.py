@@ -31,10 +31,6 @@ from smcp_proto.schemas import SessionInfo, SMCPTool, ToolProgress
 
 MAX_ROWS: Final = 200
 """Rows of a table with a border, which takes rich a few milliseconds for each row; more rows are printed stacked."""
-CANNOT_ANSWER: Final = (
-    "smcp-agent call cannot answer it. An MCP client can (smcp-agent mcp), a program can (on_input), or the Computer "
-    "asks its own user (SMCP_CONFIRM=ask, SMCP_ELICIT=terminal)."
-)
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
 
@@ -135,7 +131,8 @@ def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:
     elif result.is_error:
         print_failure("the call was cancelled" if result.cancelled else "the call failed")
     if result.input_required:
-        print_hint(CANNOT_ANSWER)
+        print_hint("smcp-agent call cannot answer; an MCP client or a program can (smcp-agent mcp, on_input).")
+        print_hint("Or the Computer asks its own user (SMCP_CONFIRM=ask, SMCP_ELICIT=terminal).")
     summary = f"{result.duration_s:.3f} s; smcp trace {result.trace_id}"
     Console(stderr=True, soft_wrap=True).print(f"[dim]{summary}[/dim]", highlight=False)
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from smcp_agent.cli.output import print_error, print_event, print_hint, print_js
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import Token
 from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, NotAuthenticated, SmcpError
-from smcp_agent.events import Disconnected, Event, Reconnected
+from smcp_agent.events import Disconnected, Event
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -97,7 +98,7 @@ def ask(
     async def work() -> bool:
         with shown:
             async with chosen.agent() as agent:
-                _tell_when_lost(agent)
+                agent.on_event(partial(_tell_if_lost, agent))
                 sent.update(ids or {})
                 answer = await query(agent)
         if chosen.json:
@@ -109,19 +110,11 @@ def ask(
     run(chosen, work(), ids=sent)
 
 
-def _tell_when_lost(agent: SmcpAgent) -> None:
+def _tell_if_lost(agent: SmcpAgent, event: Event) -> None:
     """Say when the connection has been lost for some seconds: a call waits for another one, for its whole time."""
-    timers: list[asyncio.TimerHandle] = []
-
-    def hear(event: Event) -> None:
-        if isinstance(event, Disconnected):
-            said = f"The connection is lost ({event.reason}); trying again ..."
-            timers.append(asyncio.get_running_loop().call_later(LOST_S, print_hint, said))
-        elif isinstance(event, Reconnected):
-            while timers:
-                timers.pop().cancel()
-
-    agent.on_event(hear)
+    if isinstance(event, Disconnected):
+        said = f"The connection is lost ({event.reason}); trying again ..."
+        asyncio.get_running_loop().call_later(LOST_S, lambda: None if agent.connected else print_hint(said))
 
 
 async def follow(options: Options, seconds: float | None) -> bool:
