@@ -24,7 +24,7 @@ _GATEWAY: Final = {"SMCP_GATEWAY_HOST": "127.0.0.1", "SMCP_GATEWAY_PORT": "0", *
 _LOGS: Final = {
     "registry": ("ready", "health", _HEALTH),
     "gateway": ("ready", "url", _GATEWAY),
-    "mcp": ("ready", "health", {"SMCP_MCP_HOST": "127.0.0.1", "SMCP_MCP_PORT": "0", **_HEALTH}),
+    "mcp": ("listening", "health", {"SMCP_MCP_HOST": "127.0.0.1", "SMCP_MCP_PORT": "0", **_HEALTH}),
     "computer": ("serving", "health", _HEALTH),
     "computer-nodes": ("serving", "health", _HEALTH),
 }

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, cast
@@ -206,8 +206,8 @@ class GatewayCheck:
     """Whether a gateway accepts this service's token: known before the first office is joined, and checked again, since
     the token may be renewed. It connects, joins nothing, and closes."""
 
-    def __init__(self, settings: McpSettings, ready: Callable[[], object]) -> None:
-        self._settings, self._ready = settings, ready
+    def __init__(self, settings: McpSettings) -> None:
+        self._settings = settings
         self.problem: str | None = "not connected to a gateway yet"
         """Why the service is not ready; None if its token was accepted at the last check, even if over a quota."""
 
@@ -225,7 +225,7 @@ class GatewayCheck:
                 backoff.reset()
             before, self.problem = self.problem, why
             if why is None and before is not None:
-                self._ready()
+                _log.info("ready")
             elif why != before:
                 _log.error("not ready", extra={"why": why})
             await asyncio.sleep(pause)
@@ -270,22 +270,16 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def open_mcp(
-    settings: McpSettings,
-    readiness: Readiness,
-    metrics: Metrics,
-    *,
-    choose: str = "--port / SMCP_MCP_PORT",
-    ready: Callable[[], object] = lambda: None,
+    settings: McpSettings, readiness: Readiness, metrics: Metrics, *, choose: str = "--port / SMCP_MCP_PORT"
 ) -> AsyncIterator[str]:
-    """Serve MCP clients while the body runs; it is given the URL. `ready` is called when a gateway accepts the token,
-    at first or again. Raises Failure: see `cannot_listen`."""
+    """Serve MCP clients while the body runs; it is given the URL. Raises Failure: see `cannot_listen`."""
     host, port = settings.mcp_host, settings.mcp_port
     access = Authorization(settings)
     async with background() as tasks, open_peers(listed(settings.mcp_peers)) as peers:
         quotas = Quotas(settings.quotas, burst_s=settings.quota_burst_s, clock=asyncio.get_running_loop().time)
         offices = Offices(settings, access, quotas, tasks)
         tasks.start(access.run(), name="access")
-        check = GatewayCheck(settings, ready)
+        check = GatewayCheck(settings)
         tasks.start(check.run(), name="gateway check")
         readiness.add("mcp_gateway_connection", lambda: check.problem)
         endpoint = McpEndpoint(settings, access, offices, peers, quotas)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -35,14 +34,15 @@ def serve(
 
 @asynccontextmanager
 async def open_service(settings: McpSettings) -> AsyncIterator[str]:
-    readiness, metrics, log = Readiness(), Metrics(), logging.getLogger(__name__)
-    async with serve_health(settings, readiness, metrics) as health:
-        ready = partial(log.info, "ready", extra={"health": health.url})
-        async with open_mcp(settings, readiness, metrics, ready=ready) as url:
-            if settings.mcp_port == 0:  # the port has to be known at any log level
-                typer.echo(f"smcp-mcp listens on {url}")
-            log.info("listening", extra={"url": url, "health": health.url})
-            yield url
+    readiness, metrics = Readiness(), Metrics()
+    async with (
+        serve_health(settings, readiness, metrics) as health,
+        open_mcp(settings, readiness, metrics) as url,
+    ):
+        if settings.mcp_port == 0:  # the port has to be known at any log level
+            typer.echo(f"smcp-mcp listens on {url}")
+        logging.getLogger(__name__).info("listening", extra={"url": url, "health": health.url})
+        yield url
 
 
 def main() -> None:
