@@ -17,23 +17,8 @@ from uuid import uuid4
 import typer
 from typer.core import TyperGroup
 
+from smcp_agent.cli import output
 from smcp_agent.cli.mcp_command import app as mcp_app
-from smcp_agent.cli.output import (
-    print_completion,
-    print_contents,
-    print_desktop,
-    print_documents,
-    print_failure,
-    print_json,
-    print_resources,
-    print_result,
-    print_sessions,
-    print_statuses,
-    print_tools,
-    save_binaries,
-    show_progress,
-    working,
-)
 from smcp_agent.cli.parameters import ARGUMENT_FORMS, convert_texts, read_parameters
 from smcp_agent.cli.run_command import HELP_S, Answer, Options, ask, completions, follow, run
 from smcp_agent.client import SmcpAgent
@@ -168,7 +153,7 @@ def asks(what: str, name: str | None = None) -> Callable[[Query], Query]:
 
     def define(query: Query) -> Query:
         def command(context: typer.Context, **given: Any) -> None:
-            ask(context.obj, working(what.format(**given)), lambda agent: query(agent, **given))
+            ask(context.obj, output.working(what.format(**given)), lambda agent: query(agent, **given))
 
         _, *parameters = signature(query).parameters.values()
         own = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
@@ -189,7 +174,7 @@ async def list_room(agent: SmcpAgent) -> Answer:
     """Who is in the office."""
     sessions = await agent.list_room()
     found = [each.model_dump(exclude_unset=True) for each in sessions]
-    return Answer({"office_id": agent.office, "sessions": found}, lambda: print_sessions(sessions, agent.office))
+    return Answer({"office_id": agent.office, "sessions": found}, lambda: output.print_sessions(sessions, agent.office))
 
 
 @asks("asking {computer} for its tools")
@@ -203,7 +188,7 @@ async def tools(agent: SmcpAgent, computer: Computer) -> Answer:
             async with asyncio.timeout(HELP_S):
                 why = await agent.why_no_tools(computer)
     shown = {"computer": computer, "tools": found, **({"why": why} if why else {})}
-    return Answer(shown, lambda: print_tools(listed, why))
+    return Answer(shown, lambda: output.print_tools(listed, why))
 
 
 @asks("asking for the states of MCP servers")
@@ -220,14 +205,14 @@ async def status(agent: SmcpAgent, computer: AnyComputer = None) -> Answer:
         return {"computer": name, **said.model_dump(exclude_unset=True, exclude={"req_id"})}
 
     shown = await asyncio.gather(*map(of, agent.computers() if computer is None else [computer]))
-    return Answer({"computers": shown}, lambda: print_statuses(shown))
+    return Answer({"computers": shown}, lambda: output.print_statuses(shown))
 
 
 @asks("asking {computer} for its configuration")
 async def config(agent: SmcpAgent, computer: Computer) -> Answer:
     """The configuration of a Computer, without its secrets."""
     found = (await agent.get_config(computer)).model_dump(exclude_unset=True)
-    return Answer({"computer": computer, **found}, lambda: print_json(found))
+    return Answer({"computer": computer, **found}, lambda: output.print_json(found))
 
 
 @asks("asking {computer} for its desktop")
@@ -239,7 +224,7 @@ async def desktop(
 ) -> Answer:
     """What the windows of a Computer show."""
     shown = await agent.get_desktop(computer, size=size, window=window)
-    return Answer({"computer": computer, "desktops": shown["desktops"]}, lambda: print_desktop(shown))
+    return Answer({"computer": computer, "desktops": shown["desktops"]}, lambda: output.print_desktop(shown))
 
 
 @asks("asking {computer} for its documents")
@@ -257,14 +242,14 @@ async def finder(
     """The documents of a Computer."""
     page = await agent.get_finder(computer, keywords=keyword or None, file_type=file_type, offset=offset, limit=limit)
     found = {"computer": computer, **{name: value for name, value in page.items() if name != "req_id"}}
-    return Answer(found, lambda: print_documents(page, offset))
+    return Answer(found, lambda: output.print_documents(page, offset))
 
 
 @asks("asking {computer} for its resources")
 async def resources(agent: SmcpAgent, computer: Computer, server: Server = None) -> Answer:
     """The resources of a Computer."""
     found = [each async for each in agent.iter_resources(computer, server=server)]
-    return Answer({"computer": computer, "resources": found}, lambda: print_resources("Resource", "uri", found))
+    return Answer({"computer": computer, "resources": found}, lambda: output.print_resources("Resource", "uri", found))
 
 
 @asks("asking {computer} for its templates")
@@ -272,7 +257,8 @@ async def templates(agent: SmcpAgent, computer: Computer, server: Server = None)
     """The templates of resources of a Computer; `complete` finds values for their arguments."""
     found = [each async for each in agent.iter_resource_templates(computer, server=server)]
     return Answer(
-        {"computer": computer, "resourceTemplates": found}, lambda: print_resources("Template", "uriTemplate", found)
+        {"computer": computer, "resourceTemplates": found},
+        lambda: output.print_resources("Template", "uriTemplate", found),
     )
 
 
@@ -294,7 +280,7 @@ async def complete(
     """What an argument of a template may be."""
     others = {name: given for name, _, given in (each.partition("=") for each in chosen or ())}
     found = await agent.complete(computer, template, argument, value, chosen=others, server=server)
-    return Answer({"computer": computer, "completion": found}, lambda: print_completion(found))
+    return Answer({"computer": computer, "completion": found}, lambda: output.print_completion(found))
 
 
 @asks("reading {uri} of {computer}")
@@ -306,7 +292,7 @@ async def read(
 ) -> Answer:
     """Read a resource of a Computer: a document, a page of it, …"""
     contents = await agent.read_contents(computer, uri, server=server)
-    return Answer({"computer": computer, "uri": uri, **contents.raw}, lambda: print_contents(contents))
+    return Answer({"computer": computer, "uri": uri, **contents.raw}, lambda: output.print_contents(contents))
 
 
 @app.command(epilog=OPTIONS_TOO)
@@ -329,40 +315,40 @@ def call(
     timeout: Annotated[
         float, typer.Option(parser=parse_limit, metavar="SECONDS", help="How long the call may take.")
     ] = DEFAULT_TIMEOUT_S,
-    output: Annotated[
+    directory: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write pictures and other binary content into this directory."),
+        typer.Option("--output", metavar="DIR", help="Write pictures and other binary content into this directory."),
     ] = None,
 ) -> None:
     """Call a tool and print its result; at a terminal, its progress. ctrl-C cancels the call."""
     chosen: Options = context.obj
     (given, texts), req_id = read_parameters(params, words or ()), uuid4().hex
-    if output is not None:
+    if directory is not None:
         try:
-            output.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise typer.BadParameter(f"{str(output)!r}: {error.strerror}", param_hint="--output") from None
+            raise typer.BadParameter(f"{str(directory)!r}: {error.strerror}", param_hint="--output") from None
     ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
 
-    shown = working(f"{tool} on {computer}")
+    shown = output.working(f"{tool} on {computer}")
 
     async def query(agent: SmcpAgent) -> Answer:
         listed = await agent.tools(computer) if texts else ()
         schema = next((each.params_schema for each in listed if each.name == tool), {})
         typed_params = given | convert_texts(texts, schema)
-        heard = None if shown.disable else partial(show_progress, shown)
+        heard = None if shown.disable else partial(output.show_progress, shown)
         result = await agent.call_tool(computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard)
         found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
         files: list[str | None] = []
         unsaved = ""
-        if output is not None:
+        if directory is not None:
             try:
-                files = save_binaries(result, output, tool)
+                files = output.save_binaries(result, directory, tool)
             except (BadReply, OSError) as error:  # the tool has run: its result is shown all the same
                 unsaved = getattr(error, "strerror", None) or str(error)
-                print_failure(f"--output: {str(output)!r}: {unsaved}")
+                output.print_failure(f"--output: {str(directory)!r}: {unsaved}")
             found["files"] = [each for each in files if each is not None]
-        return Answer(found, lambda: print_result(result, files), failed=result.is_error or bool(unsaved))
+        return Answer(found, lambda: output.print_result(result, files), failed=result.is_error or bool(unsaved))
 
     ask(chosen, shown, query, ids=ids)
 
