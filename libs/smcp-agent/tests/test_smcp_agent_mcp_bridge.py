@@ -1,6 +1,7 @@
 """The MCP server of an office, asked by the MCP SDK's client of MCP 2025 and 2026; what is behind it is scripted."""
 
 import asyncio
+import json
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +127,30 @@ async def test_a_result_passes_as_the_tool_gave_it(era: str) -> None:
     assert found["structuredContent"] == said["structuredContent"]
     assert found["isError"] is True
     assert found["_meta"]["example.com/x"] == {"deep": [1]}
+
+
+@ERAS
+async def test_content_that_mcp_does_not_know_reaches_the_client_as_text_and_not_the_log(
+    era: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For the MCP SDK such a result was none: its client got an error, and each content ten lines of the log."""
+    strange: list[Any] = [{}, {"type": "hologram", "é": 1}, {"type": "text"}, {"type": "resource", "resource": {}}]
+    content = [*strange, {"type": "text", "text": "fine", "annotations": {"priority": 0.5}}]
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("show")]
+
+        async def answer(_: Any) -> Any:
+            return {"content": content * 300, "structuredContent": {"x": 1}}
+
+        gateway.answers["client:tool_call"] = answer
+        async with bridged(gateway, era) as bridge:
+            caplog.clear()
+            result = await bridge.client.call_tool("show", {})
+    shown = [{"type": "text", "text": json.dumps(each, ensure_ascii=False)} for each in strange]
+    given = [each.model_dump(by_alias=True, mode="json", exclude_none=True) for each in result.content]
+    assert given == [*shown, content[-1]] * 300
+    assert (result.is_error, result.structured_content) == (False, {"x": 1})
+    assert caplog.text == ""
 
 
 async def test_an_error_of_the_office_is_a_result_that_a_model_can_read() -> None:

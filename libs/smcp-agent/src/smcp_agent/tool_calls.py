@@ -51,8 +51,6 @@ KEPT_TEXTS: Final = 1000
 RESULT_SCHEME: Final = "a2c-result://"
 _OFFSET: Final = "?offset="
 """In a link, before the character at which the next page begins."""
-MANY_BLOCKS: Final = 500
-"""Content blocks that are read in about 2 ms."""
 MAX_RESULT_META: Final = "anthropic/maxResultSizeChars"
 """In a tool's `_meta`: up to this length its results are not cut."""
 LARGEST: Final = 500_000
@@ -303,8 +301,6 @@ class ToolCallMethods:
             )
             if result.is_error and not result.input_required:
                 traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
-            if len(result.content) > MANY_BLOCKS:
-                await asyncio.sleep(0)  # others run before the application goes through them, too
             return result
 
     def read_result(self, uri: str, *, max_chars: int = MAX_CHARS) -> CallResult:

@@ -8,6 +8,7 @@ state, which are those of A2C-SMCP unchanged. A client of MCP 2025 is sent `elic
 """
 
 import asyncio
+import json
 import logging
 import os
 import sys
@@ -29,7 +30,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import trace
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from smcp_agent import events
 from smcp_agent.cache import Tools
@@ -45,6 +46,9 @@ from smcp_proto.validation import mended
 
 MAX_KEPT: Final = 4096
 """Names kept for tools that are gone: a Computer with ever new tools costs no more."""
+PART: Final = 500
+"""Content blocks that are validated in one go: some 5 ms."""
+_CONTENT: Final = TypeAdapter[types.ContentBlock](types.ContentBlock)
 CHANGES: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
 CHUNK: Final = 256 * 1024
 INSTRUCTIONS: Final = "Tools of several computers. <computer>__<tool> is one whose name another has, or had."
@@ -203,7 +207,7 @@ class OfficeServer:
         called = named.computer, named.tool.name, arguments
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             answer = partial(_ask, context, when_gone=self._when_gone)
-            return _mcp_result((await self._agent.call_tool(*called, **options, on_input=answer)).raw)
+            return await _tool_result((await self._agent.call_tool(*called, **options, on_input=answer)).raw)
         sent = context.params or {}
         state = sent.get("requestState")
         answers = None if state is None else sent.get("inputResponses")  # answers to nothing: asked anew
@@ -214,7 +218,7 @@ class OfficeServer:
                 raise MCPError(types.INVALID_PARAMS, error.message, {"field": "input_state"}) from None
             raise
         if not result.input_required:
-            return _mcp_result(result.raw)
+            return await _tool_result(result.raw)
         requests = result.input_requests
         try:
             _check_modes(context, [each["params"] for each in requests.values()])
@@ -298,6 +302,20 @@ async def _progress(context: Context) -> AsyncIterator[Callable[[ToolProgress], 
 
 def _failed(text: str) -> dict[str, Any]:
     return _mcp_result({"content": [{"type": "text", "text": text}], "isError": True})
+
+
+async def _tool_result(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a tool, with content that is not valid in MCP as text: the MCP SDK would refuse the whole result."""
+    content = list[Any]()
+    for number, block in enumerate(raw.get("content", []), 1):
+        if number % PART == 0:
+            await asyncio.sleep(0)
+        try:
+            _CONTENT.validate_python(block)
+            content.append(block)
+        except ValidationError:
+            content.append({"type": "text", "text": json.dumps(block, ensure_ascii=False)})
+    return _mcp_result({**raw, "content": content})
 
 
 def _mcp_result(raw: Mapping[str, Any]) -> dict[str, Any]:
