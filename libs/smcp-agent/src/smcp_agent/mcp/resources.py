@@ -143,6 +143,7 @@ class OfficeResources:
             return self._read_result(context, params.uri)
         found = (await self._first(context, params.uri, self._agent.read_contents))[2].raw
         contents = [{**each, "uri": _as_asked(each["uri"], params.uri)} for each in found["contents"]]
+        await asyncio.sleep(0)  # thousands of contents take some 20 ms before this, and again after it
         try:
             return types.ReadResourceResult.model_validate({**found, "contents": contents})
         except ValidationError:
