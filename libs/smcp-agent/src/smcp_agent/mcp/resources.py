@@ -251,6 +251,7 @@ class OfficePrompts:
             found = await self._agent.get_prompt(computer, own, params.arguments, server=server)
         except SmcpError as error:
             raise mcp_error(error) from None
+        await asyncio.sleep(0)  # thousands of messages: as the contents of a resource
         try:
             return types.GetPromptResult.model_validate({**found, "_meta": found.get("meta")})
         except ValidationError:
