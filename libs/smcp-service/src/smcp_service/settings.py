@@ -1,6 +1,7 @@
 """The settings of a process: read once from `SMCP_*` and the command line, refused when wrong."""
 
 import ipaddress
+import os
 import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +13,9 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     FilePath,
     SecretStr,
@@ -20,7 +23,6 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from smcp_service.lifecycle import Failure
 
@@ -95,12 +97,10 @@ def _file_to_write(path: Path) -> Path:
     return path
 
 
-class ServiceSettings(BaseSettings):
+class ServiceSettings(BaseModel):
     """The settings that every process of the system has. Times are in seconds, sizes in bytes."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True, validate_default=True)
 
     nats_url: Annotated[str, AfterValidator(_nats_url)] = Field(
         default="nats://127.0.0.1:4222",
@@ -173,12 +173,15 @@ S = TypeVar("S", bound=ServiceSettings)
 
 
 def load_settings(settings_class: type[S], **options: Any) -> S:
-    """The settings from the environment; `options` (from the command line) win over it, `None` is an absent option."""
+    """The settings from the environment, where an empty variable counts as absent, and upper and lower case as the
+    same; `options` (from the command line) win over it, `None` is an absent option."""
+    environ = {variable.upper(): value for variable, value in os.environ.items() if value}
+    read = {name: environ[variable] for name in settings_class.model_fields if (variable := _variable(name)) in environ}
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        return settings_class(**given)
+        return settings_class(**{**read, **given})
     except ValidationError as error:
-        raise SettingsError(*_problems(settings_class, error, given)) from None
+        raise SettingsError(*_problems(error, given)) from None
 
 
 def variables(settings_class: type[ServiceSettings]) -> frozenset[str]:
@@ -213,11 +216,10 @@ def _variable(field: str) -> str:
     return f"{PREFIX}{field}".upper()
 
 
-def _problems(settings_class: type[ServiceSettings], error: ValidationError, given: Mapping[str, Any]) -> list[str]:
+def _problems(error: ValidationError, given: Mapping[str, Any]) -> list[str]:
     problems = []
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
-        field = str(detail["loc"][0]) if detail["loc"] else ""
-        name = field if field in settings_class.model_fields else field.lower().removeprefix(PREFIX.lower())
+        name = str(detail["loc"][0]) if detail["loc"] else ""
         where = f"--{name.replace('_', '-')}" if name in given else _variable(name) if name else "the settings"
         reason = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         reason = reason[:1].lower() + reason[1:]
