@@ -1,9 +1,12 @@
-"""Runs a console script. It imports next to nothing itself: ctrl-C while the program is imported ends it at once."""
+"""Runs a console script, and imports libraries without what a process does not use of them.
+
+It imports next to nothing itself: ctrl-C while the program is imported ends it at once."""
 
 import os
 import signal
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import NoReturn
 
 INTERRUPTED = 130
@@ -26,14 +29,28 @@ def run_command(module: str, command: str | None = None) -> NoReturn:
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(version_line(module.partition(".")[0].replace("_", "-"), command) + "\n")
         raise SystemExit(0)
-    _import_structlog()
+    import_without("structlog", "rich", "rich.console", "rich.pretty", "rich.traceback")  # tracebacks in colour: 4 MB
     import_module(module).main()
     raise SystemExit(0)
 
 
-def _import_structlog() -> None:
-    """Import structlog without rich, which would take 4 MB of each process for tracebacks in colour."""
-    if "rich" not in sys.modules:
-        sys.modules["rich"] = None  # type: ignore[assignment] # an import of it fails
-        import_module("structlog")
-        del sys.modules["rich"]
+class _StandIn(ModuleType):
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+def import_without(wanted: str, *unwanted: str) -> None:
+    """Import a module (`mcp.client`) while empty ones stand for others that it imports and this process does not use:
+    they take megabytes. Afterwards those are gone, and a later import gives the real ones. It depends on what the
+    library imports. Nothing happens where the library was imported before."""
+    if wanted.partition(".")[0] in sys.modules:
+        return
+    stand_ins = {name: _StandIn(name) for name in unwanted if name not in sys.modules}
+    sys.modules.update(stand_ins)
+    try:
+        import_module(wanted)
+    finally:
+        for name in stand_ins:
+            del sys.modules[name]

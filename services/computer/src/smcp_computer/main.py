@@ -23,6 +23,7 @@ from smcp_computer.redaction import literal_secrets
 from smcp_computer.settings import ComputerSettings, check_connection
 from smcp_proto.printable import escaped_json
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
+from smcp_service.console_script import import_without
 from smcp_service.files import replace_files
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError, load_settings
@@ -89,6 +90,8 @@ def serve(
         strict=strict,
     )
     check_connection(settings)
+    if settings.gateway_url is None:  # over NATS it serves HTTP alone: aiohttp's client and its certificates take 3 MB
+        import_without("aiohttp", *(f"aiohttp.{name}" for name in ("client", "client_reqrep", "connector", "tracing")))
     configuration = load_config(settings.config)
     if check_config:
         from smcp_computer.pins import read_pins  # noqa: PLC0415 -- as below
