@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from smcp_service.telemetry import SLOW_S
+from smcp_service.tracer_provider import SLOW_S
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "deploy" / "otel-collector" / "tail-sampling.yaml"

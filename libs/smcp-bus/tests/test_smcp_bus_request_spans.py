@@ -18,7 +18,7 @@ from smcp_bus.dispatch import Answer, Call, Dispatcher, Tracing
 from smcp_bus.request_spans import MOST_EVENTS, RequestSpan, child_span
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound, Unavailable
-from smcp_service.telemetry import RequestTracerProvider, sampler_from
+from smcp_service.tracer_provider import RequestTracerProvider, sampler_from
 from smcp_testing.exported_spans import ReadableSpanExporter
 from smcp_testing.profiles import scaled
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from smcp_service.health import Readiness, serve_health
 from smcp_service.metrics import BOUNDS, Durations, Metrics
 from smcp_service.settings import ServiceSettings
-from smcp_service.telemetry import BoundedBatchSpanProcessor, RequestTracerProvider, sampler_from
+from smcp_service.tracer_provider import BoundedBatchSpanProcessor, RequestTracerProvider, sampler_from
 
 
 def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -72,7 +72,7 @@ def test_what_became_of_the_spans_of_the_process_is_counted(monkeypatch: pytest.
     traced.force_flush()
     exported = "smcp_telemetry_spans_total", (("outcome", "exported"),)
     assert samples(Metrics().scraped()[0])[exported] == 0
-    monkeypatch.setattr("smcp_service.metrics.get_tracer_provider", lambda: traced)
+    monkeypatch.setattr("smcp_service.telemetry.trace.get_tracer_provider", lambda: traced)
     assert samples(Metrics().scraped()[0])[exported] == 1
     traced.shutdown()
 

@@ -35,14 +35,8 @@ from opentelemetry.trace import (
 )
 
 from smcp_service.otlp_spans import OtlpHttpSpanExporter, export_request
-from smcp_service.telemetry import (
-    TRACE_ID_KEY,
-    BoundedBatchSpanProcessor,
-    ContextIdGenerator,
-    TraceSampler,
-    open_telemetry,
-    sampler_from,
-)
+from smcp_service.telemetry import TRACE_ID_KEY, open_telemetry
+from smcp_service.tracer_provider import BoundedBatchSpanProcessor, ContextIdGenerator, TraceSampler, sampler_from
 from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.service_process import ServiceProcess, service_process

@@ -1,7 +1,7 @@
 """The spans of requests, cheaper than OpenTelemetry's: a gateway opens two for each call.
 
-A sampled request's are handed over (`smcp_service.telemetry`) as they end. Those of another stay in memory until it
-ends, and are handed over if it failed or was slow (ADR 0042). OpenTelemetry's own spans may be their children.
+A sampled request's are handed over (to `smcp_service.tracer_provider`) as they end. Those of another stay in memory
+until it ends, and are handed over if it failed or was slow (ADR 0042). OpenTelemetry's own spans may be their children.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -19,7 +19,9 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from smcp_bus.bus import RequestTimedOut
 from smcp_proto.errors import SmcpError
-from smcp_service.telemetry import RequestTracerProvider
+
+if TYPE_CHECKING:
+    from smcp_service.tracer_provider import RequestTracerProvider
 
 MOST_EVENTS: Final = 32
 """Of one span."""
@@ -42,12 +44,6 @@ class EventData(NamedTuple):
     """Unix time in ns."""
 
 
-def recorder() -> RequestTracerProvider | None:
-    """The one of this process; None: nothing is recorded."""
-    provider = trace.get_tracer_provider()
-    return provider if isinstance(provider, RequestTracerProvider) else None
-
-
 class Request:
     """One request in one process: what its spans share.
 
@@ -61,7 +57,7 @@ class Request:
 
     def __init__(
         self,
-        recorder: RequestTracerProvider,
+        recorder: "RequestTracerProvider",
         labels: Describe,
         trace_id: int,
         sampling: tuple[bool, str, int | None],

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 from opentelemetry import context as otel_context
@@ -26,13 +26,16 @@ from smcp_bus import registry_contract, subjects
 from smcp_bus.dispatch import Answer, Call, Ended, Record, Tracing
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
-from smcp_bus.request_spans import Attributes, Request, RequestSpan, recorder
+from smcp_bus.request_spans import Attributes, Request, RequestSpan
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG, Row, hex_trace_id, trace_id
 from smcp_proto.errors import ErrorCode
 from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_service.logging import bind_call
-from smcp_service.telemetry import RequestTracerProvider
+from smcp_service.telemetry import recorder
+
+if TYPE_CHECKING:
+    from smcp_service.tracer_provider import RequestTracerProvider
 
 LONGEST: Final = 256
 """Characters of an attribute's value: what a peer chose is cut there."""
@@ -149,7 +152,7 @@ def recorded_trace_id() -> str:
 
 
 def _open(
-    records: RequestTracerProvider,
+    records: "RequestTracerProvider",
     call: Call,
     name: str = "",
     kind: SpanKind = SpanKind.SERVER,

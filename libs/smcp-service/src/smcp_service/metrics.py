@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
-from opentelemetry.trace import get_tracer_provider
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from smcp_service.telemetry import OUTCOMES, RequestTracerProvider
+from smcp_service.telemetry import OUTCOMES, recorder
 
 Read = Callable[[], float | Mapping[str, float] | Mapping[tuple[str, ...], float]]
 """Called at each collection, so cheap and without waiting: a number, or numbers by the value of a label, or of some."""
@@ -113,5 +112,4 @@ class Metrics(Collector):
 
 
 def _span_outcomes() -> Mapping[str, float]:
-    traced = get_tracer_provider()
-    return traced.outcomes() if isinstance(traced, RequestTracerProvider) else dict.fromkeys(OUTCOMES, 0.0)
+    return dict.fromkeys(OUTCOMES, 0.0) if (spans := recorder()) is None else spans.outcomes()

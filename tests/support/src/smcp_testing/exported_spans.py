@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Status
 
 from smcp_service.otlp_spans import SCOPE, without_texts
-from smcp_service.telemetry import RequestTracerProvider, sampler_from
+from smcp_service.tracer_provider import RequestTracerProvider, sampler_from
 
 
 class ReadableSpanExporter(SpanExporter):

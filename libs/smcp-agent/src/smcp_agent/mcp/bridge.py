@@ -327,7 +327,7 @@ def _mcp_result(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _if_traced(span: ServerMiddleware[Any], ctx: Context, call_next: CallNext) -> HandlerResult:
     """Open the MCP SDK's span for the request of a client that is traced. Other calls begin their trace themselves, by
-    their `req_id`: `smcp_service.telemetry` drops such a span, and below a dropped span a call would be in no trace."""
+    their `req_id`: a service's sampler drops such a span, and below a dropped span a call would be in no trace."""
     is_traced = "traceparent" in (ctx.meta or {}) or trace.get_current_span().is_recording()
     return await (span(ctx, call_next) if is_traced else call_next(ctx))
 

@@ -25,12 +25,13 @@ from opentelemetry.propagate import inject
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, get_tracer
 from pydantic import TypeAdapter, ValidationError
 
-from smcp_bus.request_spans import child_span, recorder
+from smcp_bus.request_spans import child_span
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_computer.mcp import errors
 from smcp_computer.mcp.resources import LIST_BYTES, Lists, Resources
 from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_proto import tool_results
+from smcp_service.telemetry import recorder
 
 if TYPE_CHECKING:
     from smcp_computer.elicitation import ToolCall
