@@ -61,6 +61,12 @@ def test_nats_may_have_several_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(settings)["SMCP_NATS_URL"] == "nats://a:4222,tls://<hidden>@b,nats://[::1]:4223"
 
 
+def test_a_variable_may_be_written_in_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("smcp_thing_port", "1")
+
+    assert load_settings(ThingSettings).thing_port == 1
+
+
 def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMCP_NATS_CREDS", "")
     monkeypatch.setenv("SMCP_LEASE_S", "")
