@@ -58,13 +58,10 @@ SLOWER_S: Final = 0.25
 """By so much a call in another office may be slower than without an attack."""
 GROWTH: Final = 1.05
 """Allowed of memory in use: what fills once (caches of patterns, code run for the first time) was up to 4 %."""
-MORE_BYTES: Final = {"smcp-mcp": 16 * 1024 * 1024}
-"""Bytes allowed above that. Alone smcp-mcp stays 2 to 5 MB larger, beside other tests 6.4 MB: why is not known."""
 ENDED_CALL: Final = 700
 """Bytes for each call that a process remembers, so that none runs twice, beside its result: measured."""
 WARM: Final = 800
-"""Good and bad inputs of each attack before memory is measured: the first of a kind take some for good. With 150
-smcp-mcp was 4.2 % larger after 20,000 inputs, with 800 1.9 %."""
+"""Good and bad inputs of each attack before memory is measured: the first of a kind take some for good."""
 CALLS: Final = 40
 PACE_S: Final = 0.02
 """Between two calls of the bystanders. A Computer remembers that each was run, which takes memory."""
@@ -99,8 +96,9 @@ ATTACKS: Final[dict[str, tuple[Attack, float]]] = {
 
 
 async def memory(target: Target) -> dict[str, int]:
-    """Bytes in use, without what `/statz` says is kept of ended calls. A gateway keeps up to 64 MiB of freed memory:
-    each process gives that back first, before it answers."""
+    """Bytes in use, without what `/statz` says is kept of ended calls, and without pages of files: code comes and goes
+    with what the machine reads beside it. A gateway keeps up to 64 MiB of freed memory: each process gives that back
+    first, before it answers."""
     parts = [part for part in (*target.world.parts, target.mcp) if isinstance(part, ForkedProcess)]
     for part in parts:
         part.give_back_memory()
@@ -111,7 +109,8 @@ async def memory(target: Target) -> dict[str, int]:
                 held = await answer.json() if answer.status == 200 else {}
             counts = sum((Counter(each) for each in held.values()), Counter[str]())
             kept = counts["kept_result_bytes"] + counts["ended_calls"] * ENDED_CALL
-            used[part.name] = psutil.Process(part.pid).memory_info().rss - kept
+            held_here = psutil.Process(part.pid).memory_info()
+            used[part.name] = held_here.rss - held_here.shared - kept
     return used
 
 
@@ -229,11 +228,7 @@ async def test_no_input_of_a_hostile_guest_costs_another_office_anything(tmp_pat
 
             async def memory_is_back(name: str = name) -> bool:
                 now = await memory(target)
-                grown = {
-                    part: (was, now[part])
-                    for part, was in before.items()
-                    if now[part] > was * GROWTH + MORE_BYTES.get(part, 0)
-                }
+                grown = {part: (was, now[part]) for part, was in before.items() if now[part] > was * GROWTH}
                 assert not grown, (name, grown)
                 return True
 

@@ -1,11 +1,15 @@
 """What clients may cost over HTTP, while another client is served."""
 
 import asyncio
+import gc
 import io
 import logging
+import socket
+import struct
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -87,6 +91,21 @@ async def asked(http: aiohttp.ClientSession, service: Service, key: dict[str, st
         return answer.status
 
 
+@contextmanager
+def traced_memory() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+
+
+def live_bytes() -> int:
+    """What Python has in use of what it took since `traced_memory` began."""
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
 @pytest.mark.parametrize("sent", [b"", HALF_A_HEAD])
 async def test_headers_over_http_have_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(http_limits, "HEAD_S", 0.3)
@@ -130,6 +149,52 @@ async def test_one_address_has_few_unfinished_requests_and_clients_with_a_connec
         assert await asked(other, service, anna) == 200
         assert time.monotonic() - started < HEAD_S / 2
         assert not lines[0][0].at_eof()
+
+
+async def test_what_a_client_sent_on_a_connection_that_it_resets_is_forgotten_at_once(tmp_path: Path) -> None:
+    key_of(tmp_path / "keys.json", "anna")
+    request = b"GET /nothing HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 60_000 + b"\r\n\r\n"
+    async with with_keys(tmp_path / "keys.json") as service:
+
+        async def reset_after_the_answer() -> None:
+            async with line(service) as (reader, writer):
+                writer.write(request)
+                async with asyncio.timeout(PATIENCE_S):
+                    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404 ")
+                reset = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+
+        await reset_after_the_answer()  # code that runs for the first time takes memory for good
+        with traced_memory():
+            for _ in range(50):
+                await reset_after_the_answer()
+
+            async def forgotten() -> bool:
+                return live_bytes() < 10 * len(request)
+
+            await eventually(forgotten, message="connections that were reset are kept")
+
+
+async def test_a_session_keeps_the_body_of_its_newest_request_once_at_most(tmp_path: Path) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **anna}
+    body = orjson.dumps(INITIALIZE) + b" " * (MIB // 2)
+    async with with_keys(tmp_path / "keys.json") as service, aiohttp.ClientSession(headers=headers) as http:
+
+        async def opened() -> None:
+            async with http.post(service.office("lab-1"), data=body) as answer:
+                assert answer.status == 200, await answer.text()
+                await answer.read()
+
+        await opened()
+        with traced_memory():
+            for _ in range(20):
+                await opened()
+
+            async def kept_once() -> bool:
+                return live_bytes() < 20 * len(body) * 1.5
+
+            await eventually(kept_once, message="sessions keep more than one copy of a body")
 
 
 async def test_connections_that_a_client_closes_before_its_answers_have_ended_count_no_longer(tmp_path: Path) -> None:

@@ -136,9 +136,7 @@ class McpEndpoint(BaseRoute):
         if exchange.passed_on and self._offices.held.get(office) is None:
             return await exchange.refuse(421, NOT_HELD)  # without counting it or reading its body
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            return await exchange.refuse(
-                415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST
-            )
+            return await exchange.refuse(415, "Content-Encoding: send bodies as they are", code=INVALID_REQUEST)
         return await self._answer_counted(exchange, office, holder)
 
     async def _answer_counted(self, exchange: BufferedRequest, office: str, holder: RequestHolder) -> str:
@@ -246,6 +244,9 @@ class _Protocol(H11Protocol):
     def on_response_complete(self) -> None:
         self.app_state[_GATE].idle()
         super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(None)  # one that was reset it would keep, with its request, for the time of an idle one
 
     def send_400_response(self, msg: str) -> None:
         if self.conn.our_state is h11.IDLE:

@@ -125,7 +125,8 @@ class BufferedRequest:
     async def receive(self) -> Message:
         if not self._body_given:
             self._body_given = True
-            return {"type": "http.request", "body": self.body, "more_body": False}
+            body, self.body = self.body, b""  # the MCP SDK makes a copy, and keeps the newest of each session
+            return {"type": "http.request", "body": body, "more_body": False}
         message = await self._receive()
         if message["type"] == "http.disconnect":
             self._gone = True
