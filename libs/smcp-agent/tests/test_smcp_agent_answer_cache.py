@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from smcp_agent.cache import MAX_ANSWERS, AnswerCache, Query
+from smcp_agent.cache import MAX_ANSWERS, MAX_KEPT, AnswerCache, Query
 from smcp_agent.errors import SmcpError, Unavailable
 
 
@@ -102,3 +102,20 @@ async def test_the_latest_answers_are_kept() -> None:
         assert not cache.asked
         await cache.get("0")
         assert cache.asked == ["0"]
+
+
+async def test_large_answers_take_the_place_of_older_ones() -> None:
+    async with asyncio.TaskGroup() as group:
+        cache = AnswerCache(group.create_task)
+        asked: list[str] = []
+
+        async def get(key: str) -> None:
+            async def ask() -> str:
+                asked.append(key)
+                return "x" * (MAX_KEPT // 3)
+
+            await cache.get(Query("desktop", key), ask)
+
+        for key in ("a", "b", "c", "b", "c", "a"):
+            await get(key)
+        assert asked == ["a", "b", "c", "a"]

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
 
 from smcp_agent import NotFound, ToolProgress
+from smcp_agent.mcp.tools import ToolListOptions, ToolMode
 from smcp_testing.bridged import ERAS, Bridged, bridged
 from smcp_testing.fake_gateway import answered_the_second_time, fake_gateway, tool
 from smcp_testing.waiting import eventually
@@ -72,6 +74,41 @@ async def test_a_name_stays_with_the_tool_that_had_it_first(era: str) -> None:
             assert [data["computer"] for data in gateway.seen("client:tool_call")] == ["red"]
             await gateway.enter("red", [tool("echo")])
             await eventually(lambda: _is(bridge, ["blue__echo", "echo"]))
+
+
+@ERAS
+async def test_a_long_list_of_tools_comes_in_pages(era: str) -> None:
+    names = [f"t{number:04}" for number in range(1500)]
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool(name) for name in names]
+        async with bridged(gateway, era, listing=ToolListOptions(ToolMode.ALL)) as bridge:
+            first = await bridge.client.list_tools()
+            second = await bridge.client.list_tools(cursor=first.next_cursor)
+            assert [each.name for each in (*first.tools, *second.tools)] == names
+            assert second.next_cursor is None
+            for wrong in ("x", "-1", "10000000000"):
+                with pytest.raises(MCPError, match="there is no such cursor"):
+                    await bridge.client.list_tools(cursor=wrong)
+
+
+async def test_a_page_of_large_tools_is_shorter() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool(f"t{number}", "x" * 1024 * 1024) for number in range(6)]
+        async with bridged(gateway, listing=ToolListOptions(ToolMode.ALL)) as bridge:
+            first = await bridge.client.list_tools()
+            second = await bridge.client.list_tools(cursor=first.next_cursor)
+            assert [len(first.tools), len(second.tools)] == [3, 3]
+
+
+async def test_a_very_long_name_is_not_kept_for_a_tool_that_is_gone() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("x" * 2000), tool("y" * 200)]
+        async with bridged(gateway) as bridge:
+            long, short = await bridge.names()
+            await gateway.leave("red")
+            await eventually(lambda: _is(bridge, []))
+            assert await bridge.text(long) == f"!Error 404: there is no tool '{long}' that you may use"
+            assert await bridge.text(short) == "y" * 200  # red's gateway knows whether red comes back
 
 
 async def _is(bridge: Bridged, names: list[str]) -> bool:

@@ -132,6 +132,24 @@ async def test_a_computer_that_does_not_list_its_resources_costs_only_its_own(mo
             assert [each.uri for each in (await bridge.client.list_resources()).resources] == [WINDOW]
 
 
+async def test_a_computer_that_lists_resources_without_end_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_agent.mcp.resources.LIST_S", 600.0)
+    async with fake_gateway() as gateway:
+        endless = computers_at(gateway, "endless", "red")["endless"]
+        listing = gateway.answers["client:resources/list"]
+
+        async def answer(data: dict[str, Any]) -> Any:
+            if data["computerId"] == "red":
+                return await listing(data)
+            cursor = int(data["payload"]["params"].get("cursor", 0)) + 1
+            items = [{"uri": f"file:///{cursor}-{number}", "name": ""} for number in range(1000)]
+            return endless._reply(data, result={"resources": items, "nextCursor": str(cursor)})
+
+        gateway.answers["client:resources/list"] = answer
+        async with bridged(gateway) as bridge, asyncio.timeout(60):
+            assert await uris(bridge) == [WINDOW]
+
+
 async def test_a_uri_keeps_its_computer_while_that_one_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_agent.mcp.resources.LIST_S", 3.0)
     async with fake_gateway() as gateway:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+import tracemalloc
 from random import Random
 from typing import Any, Final, cast
 
@@ -439,3 +440,21 @@ def test_a_tool_that_has_a_word_in_its_name_comes_before_one_that_has_it_in_its_
     by_text = NamedTool("feed_ark", "zoo", SMCPTool(name="feed_ark", description="zebra", params_schema={}))
     results = search("zebra", [*others, by_text, by_name])
     assert results == [by_name, by_text], query
+
+
+def test_what_a_search_keeps_of_tools_is_not_much_larger_than_they_are() -> None:
+    description = "".join(map(chr, range(0x4E00, 0x4E00 + 2000)))  # each character is a word
+    properties = {f"p{number}": {"description": description[number:]} for number in range(20)}
+    large = [
+        SMCPTool(name=f"t{number}", description=description, params_schema={"properties": properties})
+        for number in range(20)
+    ]
+    listed, anybody = OfficeTools(lambda _, __: True, ToolListOptions()), cast("Any", None)
+    listed.put(name_tools({"red": large}))
+    tracemalloc.start()
+    try:
+        assert len(asyncio.run(listed.search(anybody, "\u4e00"))) == 20
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 20 * 3 * len(json.dumps(properties, ensure_ascii=False))

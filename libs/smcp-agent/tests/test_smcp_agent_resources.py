@@ -82,6 +82,25 @@ async def test_a_repeated_cursor_ends_the_list_with_an_error() -> None:
                 await agent.resources("red")
 
 
+@pytest.mark.parametrize(("items", "size"), [(0, 0), (1000, 0), (1, 1024 * 1024)])
+async def test_a_list_without_end_is_too_large(items: int, size: int) -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        listing = gateway.answers[LIST]
+        listed = [{"uri": "file:///x", "name": "x" * size}] * items
+
+        async def endless(data: JsonObject) -> Any:
+            cursor = int(data["payload"]["params"].get("cursor", 0)) + 1
+            return red._reply(data, result={"resources": listed, "nextCursor": str(cursor)})
+
+        gateway.answers[LIST] = endless
+        async with agent:
+            with pytest.raises(TooLarge):
+                await agent.resources("red")
+            gateway.answers[LIST] = listing
+            assert await agent.resources("red"), "what was read of it counts no longer"
+
+
 async def test_malformed_items_are_left_out_and_a_malformed_page_is_a_bad_reply() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)

@@ -1,11 +1,13 @@
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from smcp_agent.cache import ToolCache, Tools
-from smcp_agent.errors import Closed, Malformed, NotAllowed, NotFound, SmcpError, Unavailable
+from smcp_agent.cache import MAX_KEPT, READ_AT_ONCE, READ_PER_S, SLOW_S, ToolCache, Tools
+from smcp_agent.errors import Closed, Malformed, NotAllowed, NotFound, SmcpError, TooLarge, Unavailable
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.schemas import SMCPTool
 from smcp_testing.waiting import eventually
@@ -221,3 +223,87 @@ async def test_a_first_answer_that_is_no_news_is_an_event_after_a_failure() -> N
         computers.tools["a"] = ["echo"]
         cache.refresh("a")
         await eventually(lambda: computers.told == [("a", ["echo"])])
+
+
+class Large(Computers):
+    """Each of their tools has a description of a MiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[weakref.ref[SMCPTool]] = []
+        self.asked_at: list[float] = []
+
+    async def fetch(self, computer: str) -> Tools:
+        self.asked_at.append(asyncio.get_running_loop().time())
+        found = [each.model_copy(update={"description": "x" * 1024 * 1024}) for each in await super().fetch(computer)]
+        self.given = [weakref.ref(each) for each in found]
+        return tuple(found)
+
+
+async def test_tools_that_do_not_fit_beside_those_of_other_computers_are_an_error_until_those_leave() -> None:
+    computers = Large()
+    most = MAX_KEPT // (1024 * 1024)
+    computers.tools |= {"hostile": ["t"] * (most - 2), "small": ["t"], "late": ["t"] * 3}
+    async with caching(computers) as cache:
+        for name in computers.tools:
+            cache.refresh(name)
+            if name != "late":
+                await cache.get(name)
+        with pytest.raises(TooLarge) as refused:
+            await cache.get("late")
+        assert refused.value.details["limit"] == MAX_KEPT
+        computers.tools["hostile"] = ["t"] * (most + 1)
+        cache.refresh("hostile")
+        await eventually(lambda: len(computers.asked) == 4)
+        assert [len(await cache.get(name)) for name in ("hostile", "small")] == [most - 2, 1], "each keeps its own"
+        cache.drop("hostile")
+        await eventually(lambda: computers.told[-1][0] == "late")
+        assert list(await cache.all()) == ["late", "small"]
+
+
+async def test_tools_that_do_not_fit_are_not_kept_by_their_error() -> None:
+    computers = Large()
+    computers.tools["a"] = ["t"] * (MAX_KEPT // (1024 * 1024) + 1)
+    async with caching(computers) as cache:
+        cache.refresh("a")
+        for _ in range(2):
+            with pytest.raises(TooLarge):
+                await cache.get("a")
+
+        def none_is_left() -> bool:
+            gc.collect()
+            return not any(each() for each in computers.given)
+
+        await eventually(none_is_left)
+
+
+async def test_computers_that_announce_without_end_are_asked_in_proportion_to_what_they_list() -> None:
+    computers = Large()
+    computers.tools |= {"a": ["t"] * 4, "b": ["t"] * 4}
+    async with caching(computers) as cache:
+
+        async def announce(name: str) -> bool:
+            cache.refresh(name)
+            return len(computers.asked) >= 6
+
+        for name in computers.tools:
+            cache.refresh(name)
+        await eventually(lambda: announce("a"))
+        await eventually(lambda: announce("b"))
+        first, *_, last = computers.asked_at[1:6]
+        assert last - first >= 4 * 4 * 1024 * 1024 / READ_PER_S
+
+
+async def test_few_computers_are_asked_at_a_time_and_those_that_do_not_answer_stop_no_others() -> None:
+    computers = Computers()
+    silent = [f"silent-{number}" for number in range(READ_AT_ONCE)]
+    computers.may_answer.clear()
+    async with caching(computers) as cache:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for name in (*silent, "other"):
+            computers.tools[name] = ["echo"]
+            cache.refresh(name)
+        await eventually(lambda: "other" in computers.asked)
+        assert loop.time() - began >= SLOW_S
+        assert computers.asked == [*silent, "other"]

@@ -57,10 +57,10 @@ async def test_a_call_of_a_client_of_2026_lists_no_tools(monkeypatch: pytest.Mon
     lists = 0
     entries = OfficeTools.entries
 
-    def count(tools: OfficeTools, context: Context) -> list[dict[str, Any]]:
+    async def count(tools: OfficeTools, context: Context) -> list[dict[str, Any]]:
         nonlocal lists
         lists += 1
-        return entries(tools, context)
+        return await entries(tools, context)
 
     monkeypatch.setattr(OfficeTools, "entries", count)
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service:

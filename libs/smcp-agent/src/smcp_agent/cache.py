@@ -2,28 +2,76 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
-from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError, TimedOut, Unavailable
+from smcp_agent.errors import (
+    BadReply,
+    Closed,
+    NotFound,
+    RateLimited,
+    SmcpError,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    without_traceback,
+)
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import no_such_computer
 from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas import SMCPTool
 
+MIB: Final = 1024 * 1024
 MAX_ANSWERS: Final = 32
-"""Answers that are kept; each may have some MiB."""
+"""Answers that are kept."""
+MAX_KEPT: Final = 32 * MIB
+"""For all kept answers, and for the tools of an office, as `size_of` counts: some 7,000 tools of 700 bytes of JSON, and
+never more than 16,384, which others in the process have to be patient with. Who is there first keeps its tools."""
+VALUE: Final = 128
+"""Bytes that Python takes for each value beside its text, on the average of nested objects."""
+LEAST_TOOL: Final = 2048
+"""Bytes that any tool counts, since it is listed, named and searched."""
+READ_PER_S: Final = 16 * MIB
+"""So many bytes of tools an office may have read in a second: that takes a tenth of the event loop."""
+LEAST_READ: Final = MIB // 8
+"""What each answer counts for that: the smallest takes 0.5 ms."""
+MALFORMED: Final = 8 * MIB
+"""What a list counts that cannot be read: as much as the largest that can."""
+READ_AT_ONCE: Final = 4
+"""Computers of an office that are asked at a time: each answer may have some MiB."""
+SLOW_S: Final = 1.0
+"""So long after it was asked, a Computer keeps no other one waiting any more."""
+TURN_S: Final = 0.005
+"""How long one task works before others run: all offices of a process share one event loop."""
 PASSING: Final = (Unavailable, TimedOut, RateLimited)
 """Errors after which the same query may be answered."""
 
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 Tools = tuple[SMCPTool, ...]
 Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
+
+
+def size_of(found: str) -> int:
+    """About how many bytes of memory it takes that was read as JSON, by its `repr`: too many, not too few."""
+    text = found.encode()
+    return len(text) + VALUE * (text.count(b",") + text.count(b"[") + text.count(b"{"))
+
+
+async def in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
+    """These items, with a turn for others whenever the work on them has taken `TURN_S`."""
+    began = time.monotonic()
+    for item in items:
+        yield item
+        if time.monotonic() - began > TURN_S:
+            await asyncio.sleep(0)
+            began = time.monotonic()
 
 
 class Query(NamedTuple):
@@ -36,6 +84,7 @@ class Query(NamedTuple):
 @dataclass(slots=True)
 class _Kept:
     answer: Any
+    size: int
     asked_at: float
     """Loop time."""
     fetch: Callable[[], Awaitable[Any]]
@@ -44,7 +93,8 @@ class _Kept:
 
 
 class AnswerCache:
-    """Answers by query, the latest `MAX_ANSWERS`. One during whose query anything was outdated is not kept."""
+    """Answers by query, the latest within `MAX_ANSWERS` and `MAX_KEPT`. One during whose query anything was outdated is
+    not kept."""
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
@@ -74,8 +124,8 @@ class AnswerCache:
             answer = await ask()
             if changes == self._changes and keep(answer):
                 self._kept.pop(query, None)
-                self._kept[query] = _Kept(answer, asked_at, fetch, read)
-                if len(self._kept) > MAX_ANSWERS:
+                self._kept[query] = _Kept(answer, size_of(repr(answer)), asked_at, fetch, read)
+                while len(self._kept) > MAX_ANSWERS or sum(each.size for each in self._kept.values()) > MAX_KEPT:
                     del self._kept[next(iter(self._kept))]
             return answer
 
@@ -100,6 +150,12 @@ async def _without_error(fetch: Callable[[], Awaitable[Any]]) -> None:
 class _ToolEntry:
     def __init__(self) -> None:
         self.tools: Tools | None = None
+        self.size = 0
+        """Of its tools in `MAX_KEPT`."""
+        self.seen: int | None = None
+        """A hash of the list that came last: comparing thousands of tools takes longer."""
+        self.pause_s = 0.0
+        """How long its office waits after asking for its tools."""
         self.error: SmcpError | None = None
         self.tried = asyncio.Event()
         self.changed = asyncio.Event()
@@ -110,7 +166,11 @@ class _ToolEntry:
 
 
 class ToolCache:
-    """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again."""
+    """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again.
+
+    Computers may be hostile: all lists together stay within `MAX_KEPT`, and are read at `READ_PER_S`. A Computer
+    whose list does not fit beside those of the others has the error TooLarge, and keeps the tools that it had.
+    """
 
     def __init__(
         self, ask: Callable[[str], Awaitable[Tools]], spawn: Spawn, publish: Callable[[Event], object]
@@ -119,6 +179,10 @@ class ToolCache:
         self._spawn = spawn
         self._publish = publish
         self.entries: dict[str, _ToolEntry] = {}
+        self._size = 0
+        self._turns = asyncio.Semaphore(READ_AT_ONCE)
+        self._free_at = 0.0
+        """Loop time from which a Computer may be asked."""
 
     def refresh(self, computer: str, *, restart: bool = False, is_news: bool = True) -> None:
         """Ask for this Computer's tools (again). `restart`: also if a query runs, as the Computer has just come.
@@ -137,9 +201,12 @@ class ToolCache:
         if entry is None:
             return
         entry.tools, entry.error = None, NotFound("the Computer left the office", details={"computer": computer})
+        self._size -= entry.size
         entry.tried.set()
         if entry.task is not None:
             entry.task.cancel()
+        for other in [name for name, each in self.entries.items() if isinstance(each.error, TooLarge)]:
+            self.refresh(other)  # it may fit now
 
     async def get(self, computer: str) -> Tools:
         entry = self.entries.get(computer)
@@ -154,7 +221,7 @@ class ToolCache:
             raise
         if entry.tools is None:
             assert entry.error is not None
-            raise entry.error
+            raise without_traceback(entry.error)
         return entry.tools
 
     def known(self, computer: str, tool: str) -> SMCPTool | None:
@@ -175,11 +242,11 @@ class ToolCache:
     async def _keep(self, computer: str, entry: _ToolEntry) -> None:
         backoff = Backoff()
         while entry.changed.is_set():
-            entry.changed.clear()
             try:
-                tools = await self._ask(computer)
+                tools, is_other = await self._ask_in_turn(computer, entry)
             except SmcpError as error:
-                entry.error, entry.is_news = error, True
+                self._cost(entry, MALFORMED if isinstance(error, BadReply) else 0)
+                entry.error, entry.is_news = without_traceback(error), True  # which would hold a list that is too large
                 entry.tried.set()
                 if isinstance(error, Closed):
                     return
@@ -190,8 +257,39 @@ class ToolCache:
                             await entry.changed.wait()
                     entry.changed.set()
                 continue
-            is_news, entry.is_news = entry.is_news and tools != entry.tools, True
-            entry.tools = tools
+            is_news, entry.is_news = entry.is_news and is_other, True
             entry.tried.set()
             if is_news:
                 self._publish(ToolsChanged(computer, tools))
+
+    async def _ask_in_turn(self, computer: str, entry: _ToolEntry) -> tuple[Tools, bool]:
+        """Its tools, and whether they are others than before. Raises TooLarge: they do not fit; SmcpError."""
+        loop = asyncio.get_running_loop()
+        await self._turns.acquire()
+        with ExitStack() as turn:
+            turn.callback(self._turns.release)
+            while (left_s := self._free_at - loop.time()) > 0:  # noqa: ASYNC110 -- it grows meanwhile
+                await asyncio.sleep(left_s)
+            self._free_at = loop.time() + entry.pause_s
+            loop.call_later(SLOW_S, turn.close)
+            entry.changed.clear()
+            tools = await self._ask(computer)
+            return tools, await self._take(entry, tools)
+
+    async def _take(self, entry: _ToolEntry, tools: Tools) -> bool:
+        size, seen = 0, 0
+        async for each in in_turns(tools):
+            text = repr(each)
+            size, seen = size + max(LEAST_TOOL, size_of(text)), hash((seen, text))
+        self._cost(entry, size)
+        if (together := self._size - entry.size + size) > MAX_KEPT:
+            left = MAX_KEPT - self._size + entry.size
+            why = f"its {len(tools)} tools count {size} bytes, and {left} of {MAX_KEPT} are left for the office"
+            raise TooLarge(why, details={"size": size, "limit": MAX_KEPT})
+        self._size, entry.size, entry.tools, entry.error = together, size, tools, None
+        is_other, entry.seen = seen != entry.seen, seen
+        return is_other
+
+    def _cost(self, entry: _ToolEntry, size: int) -> None:
+        before, entry.pause_s = entry.pause_s, max(LEAST_READ, size) / READ_PER_S
+        self._free_at = max(self._free_at, asyncio.get_running_loop().time()) + max(0.0, entry.pause_s - before)

@@ -6,6 +6,7 @@ import hmac
 import logging
 import re
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -13,8 +14,8 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 from pydantic import OnErrorOmit
 
-from smcp_agent.cache import AnswerCache, Query
-from smcp_agent.errors import BadReply, SmcpError
+from smcp_agent.cache import MAX_KEPT, MIB, AnswerCache, Query, size_of
+from smcp_agent.errors import BadReply, SmcpError, TooLarge
 from smcp_agent.office import Office, Subscription, Subscriptions
 from smcp_agent.results import ResourceContents, resource_contents
 from smcp_agent.rpc import JsonObject, RpcClient, mapping_of, reply_of
@@ -36,6 +37,12 @@ logger = logging.getLogger(__name__)
 SKIPPED: Final = ("a2c_skipped", "a2c_skipped_servers")
 """In the `meta` of a page: the Computers that are missing from a list over the office, and the MCP servers from a
 Computer's."""
+
+
+MAX_LIST: Final = 16 * MIB
+"""For one list of a Computer, as `size_of` counts; `MAX_KEPT` is for all lists that are read at a time."""
+LEAST_ITEM: Final = 1024
+"""What each item counts at least, and each page: a list of empty pages ends, too."""
 
 
 class _Page(Wire):
@@ -138,6 +145,8 @@ class ResourceMethods:
     _answers: AnswerCache
     _subscriptions: Subscriptions
     _room: Office
+    _listed = 0
+    """What the lists count that are read now."""
 
     async def get_desktop(self, computer: str, *, size: int | None = None, window: str | None = None) -> JsonObject:
         """A Computer's desktop, asked of it now: the protocol's GetDeskTopRet.
@@ -302,15 +311,24 @@ class ResourceMethods:
         return page if answered.computer is None else {**page, "computer": answered.computer}
 
     async def _pages(self, key: str, computer: str | None, server: str | None) -> AsyncIterator[JsonObject]:
-        """One page after the other. Raises BadReply where a cursor leads back to an earlier one."""
+        """One page after the other. Raises BadReply where a cursor leads back to an earlier one; TooLarge."""
         cursor: str | None = None
         seen: set[str | None] = set()
-        while cursor not in seen:
-            seen.add(cursor)
-            page = await self._list_page(key, computer, server, cursor)
-            yield page
-            if (cursor := page.get("nextCursor")) is None:
-                return
+        sizes = Counter[str | None]()
+        try:
+            while cursor not in seen:
+                seen.add(cursor)
+                page = await self._list_page(key, computer, server, cursor)
+                size = max(LEAST_ITEM * (1 + len(page[key])), size_of(repr(page)))
+                sizes[page.get("computer")] += size
+                self._listed += size
+                if max(sizes.values()) > MAX_LIST or self._listed > MAX_KEPT:
+                    raise TooLarge(f"more than {MAX_LIST} bytes are listed, or {MAX_KEPT} by all Computers at a time")
+                yield page
+                if (cursor := page.get("nextCursor")) is None:
+                    return
+        finally:
+            self._listed -= sizes.total()
         raise BadReply("the list does not end: a page's cursor leads back to an earlier one")
 
     async def _items(self, key: str, computer: str | None, server: str | None) -> AsyncIterator[JsonObject]:

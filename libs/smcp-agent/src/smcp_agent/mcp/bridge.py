@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
@@ -37,15 +38,15 @@ from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import Malformed, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
-from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, ask_each, fitting
+from smcp_agent.mcp.resources import LONGEST, MAX_KEPT, Context, OfficePrompts, OfficeResources, ask_each, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, NO_TOOLS, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_agent.results import InputAnswer, InputRequest
 from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool, ToolProgress
 from smcp_proto.validation import mended
 
-MAX_KEPT: Final = 4096
-"""Names kept for tools that are gone: a Computer with ever new tools costs no more."""
+SHARE: Final = 0.1
+"""Of the time, for naming the tools of an office whose Computers change them without end."""
 PART: Final = 500
 """Content blocks that are validated in one go: some 5 ms."""
 _CONTENT: Final = TypeAdapter[types.ContentBlock](types.ContentBlock)
@@ -121,6 +122,7 @@ class OfficeServer:
         """Follow what happens in the office as long as the block lasts. Cancels it when the Agent was closed."""
         changes = self._agent.events()
         await self._learn()
+        await asyncio.to_thread(self._name)
         async with anyio.create_task_group() as group:
             group.start_soon(self._follow, changes, group.cancel_scope)
             yield
@@ -136,8 +138,10 @@ class OfficeServer:
             notices = await self._take(change)
             while changes.waiting:  # one notification for a burst of changes
                 notices |= await self._take(await anext(changes))
+            named_s = await asyncio.to_thread(self._name) if subscriptions.ToolsListChanged() in notices else 0.0
             for each in notices:
                 await self._subscriptions.bus.publish(each)
+            await asyncio.sleep(named_s / SHARE)
         block.cancel()
 
     async def _take(self, event: events.Event) -> set[subscriptions.ServerEvent]:
@@ -148,11 +152,9 @@ class OfficeServer:
         match event:
             case events.ToolsChanged(computer, listed):
                 self._tools[computer] = listed
-                self._name()
                 return {tools, prompts}
             case events.ComputerLeft(computer):
                 had_tools = self._tools.pop(computer, ())
-                self._name()
                 return {tools, resources, prompts} if had_tools else {resources, prompts}
             case events.EventsDropped():
                 await self._learn()
@@ -167,30 +169,30 @@ class OfficeServer:
 
     async def _learn(self) -> None:
         self._tools = await ask_each(self._agent.computers(), "tools", self._agent.tools)
-        self._name()
 
-    def _name(self) -> None:
+    def _name(self) -> float:
+        """Name the tools, in a thread: all offices of a process share one event loop. Returns how long it took (s)."""
+        began = time.thread_time()
         named = sorted(name_tools(self._tools, RESERVED | self._kept), key=lambda each: each.name)
         self._listed.put(named)
         self.server.instructions = INSTRUCTIONS if named else f"{INSTRUCTIONS} When this was written, {NO_TOOLS}"
         there = {(each.computer, each.tool.name): each.name for each in named}
-        gone = [pair for pair in self._kept if pair not in there]
-        for pair in gone[:-MAX_KEPT]:
-            del self._kept[pair]
-        self._kept |= there
+        gone = [pair for pair in self._kept if pair not in there and len(pair[1]) <= LONGEST]
+        self._kept = {pair: self._kept[pair] for pair in gone[-MAX_KEPT:]} | there
+        return time.thread_time() - began
 
-    async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        entries = self._listed.entries(context)
+    async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        entries = await self._listed.entries(context)
         if self._max_chars(context) is not None:  # a result that is cut has no structured content to check by it
             entries = [{key: value for key, value in each.items() if key != "outputSchema"} for each in entries]
-        return await fitting("tools/list", context, types.ListToolsResult, "tools", entries)
+        return await fitting("tools/list", context, types.ListToolsResult, "tools", entries, params)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
         try:
             name, arguments = meant(params.name, params.arguments)
             if name in (SEARCH, DESCRIBE):
                 return _mcp_result(await self._listed.run(context, name, arguments))
-            named = self._listed.find(context, name, self._unlisted)
+            named = await self._listed.find(context, name, self._unlisted)
             async with _progress(context) as on_progress:
                 options = {"timeout": MAX_TIMEOUT_S, "max_chars": self._max_chars(context)}
                 return await self._call(context, named, arguments, on_progress=on_progress, **options)

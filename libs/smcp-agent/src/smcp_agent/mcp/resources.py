@@ -10,6 +10,7 @@ it is `<computer>__<server>__<its name>`.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
@@ -17,8 +18,9 @@ import mcp_types as types
 from mcp.server import Server, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types.methods import serialize_server_result
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from smcp_agent.cache import MIB, in_turns, size_of
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotFound, SmcpError
 from smcp_agent.llm import looks_foreign, qualifiers
@@ -30,25 +32,43 @@ from smcp_proto.errors import SmcpCode
 LIST_S: Final = 5.0
 """How long a Computer may take to list something, before it is left out, and to confirm an unsubscribe."""
 SCHEME: Final = "smcp://"
-PART: Final = 60
-"""Items of a list that are checked in one go: some 5 ms."""
+PAGE: Final = 1000
+PAGE_SIZE: Final = 4 * MIB
+"""Items of a page, and what they count (`size_of`): the MCP SDK writes a page in one step of some 50 ms."""
+MAX_KEPT: Final = 4096
+"""Names kept for tools that are gone, and for what Computers list that do not answer: ever new ones cost no more."""
+LONGEST: Final = 1024
+"""Characters of such a name."""
 
 logger = logging.getLogger(__name__)
 
 Context = ServerRequestContext[Any, Any]
 _Answer = TypeVar("_Answer")
-_List = TypeVar("_List", bound=BaseModel)
+_List = TypeVar("_List", bound=types.PaginatedResult)
 _Place = tuple[str, str | None, str]
 """Computer, MCP server and own name of a prompt."""
 
 
-async def fitting(method: str, context: Context, kind: type[_List], key: str, items: Sequence[Any]) -> _List:
-    """The list of those items that the client's version of MCP can express: one that it cannot costs only itself."""
+async def fitting(
+    method: str,
+    context: Context,
+    kind: type[_List],
+    key: str,
+    items: Sequence[Any],
+    params: types.PaginatedRequestParams | None,
+) -> _List:
+    """The page that is asked for, of those items that the client's version of MCP can express: one that it cannot costs
+    only itself. Raises MCPError: there is no such page."""
+    cursor = (params and params.cursor) or "0"
+    if not cursor.isdecimal() or len(cursor) > len(str(len(items))):
+        raise MCPError(types.INVALID_PARAMS, "there is no such cursor: list from the beginning")
     name = next(name for name, field in kind.model_fields.items() if key in (name, field.alias))
-    whole = kind.model_validate({key: []})
-    for number, item in enumerate(items):
-        if number % PART == 0:
-            await asyncio.sleep(0)
+    whole, first, size = kind.model_validate({key: []}), int(cursor), 0
+    async for number, item in in_turns(enumerate(items[first:], first)):
+        size += size_of(repr(item))
+        if number == first + PAGE or (size > PAGE_SIZE and number > first):
+            whole.next_cursor = str(number)
+            break
         try:
             found = kind.model_validate({key: [item]})
             result = found.model_dump(by_alias=True, mode="json", exclude_none=True)
@@ -118,25 +138,28 @@ class OfficeResources:
         server.add_request_handler("resources/templates/list", types.PaginatedRequestParams, self._list_templates)
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, self._read)
 
-    async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListResourcesResult:
+    async def _list(self, context: Context, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
         found = await ask_each(self.computers(context), "resources", self._agent.resources)
         own = {computer: {each["uri"]: each for each in resources} for computer, resources in found.items()}
         silent = set(self._agent.computers()) - own.keys()
-        self._owners = {uri: of for uri, of in self._owners.items() if of in silent or uri in own.get(of, ())}
+        kept = ((uri, of) for uri, of in self._owners.items() if of in silent and len(uri) <= LONGEST)
+        self._owners = dict(islice(kept, MAX_KEPT)) | {
+            uri: of for uri, of in self._owners.items() if uri in own.get(of, ())
+        }
         listed = []
         for computer, resources in own.items():
             for uri, each in resources.items():
                 owned = self._owners.setdefault(uri, computer) == computer
                 listed.append(each if owned else {**each, "uri": f"{SCHEME}{quote(computer, safe='')}/{uri}"})
-        return await fitting("resources/list", context, types.ListResourcesResult, "resources", listed)
+        return await fitting("resources/list", context, types.ListResourcesResult, "resources", listed, params)
 
     async def _list_templates(
-        self, context: Context, _: types.PaginatedRequestParams
+        self, context: Context, params: types.PaginatedRequestParams
     ) -> types.ListResourceTemplatesResult:
         found = await ask_each(self.computers(context), "templates", _all_of(self._agent.iter_resource_templates))
         listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
-        kind = types.ListResourceTemplatesResult
-        return await fitting("resources/templates/list", context, kind, "resourceTemplates", list(listed.values()))
+        method, kind = "resources/templates/list", types.ListResourceTemplatesResult
+        return await fitting(method, context, kind, "resourceTemplates", list(listed.values()), params)
 
     async def _read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         if params.uri.startswith(RESULT_SCHEME):
@@ -226,15 +249,16 @@ class OfficePrompts:
         server.add_request_handler("prompts/get", types.GetPromptRequestParams, self._get)
         server.add_request_handler("completion/complete", types.CompleteRequestParams, self._complete)
 
-    async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListPromptsResult:
+    async def _list(self, context: Context, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
         listed = await self._listed(context)
-        return await fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed)
+        return await fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed, params)
 
     async def _listed(self, context: Context) -> list[dict[str, Any]]:
         found = await ask_each(self._resources.computers(context), "prompts", _all_of(self._agent.iter_prompts))
         there = {_place(computer, each): each for computer, prompts in found.items() for each in prompts}
         silent = set(self._agent.computers()) - found.keys()
-        self._named = {name: at for name, at in self._named.items() if at in there or at[0] in silent}
+        kept = ((name, at) for name, at in self._named.items() if at[0] in silent and len(name) <= LONGEST)
+        self._named = dict(islice(kept, MAX_KEPT)) | {name: at for name, at in self._named.items() if at in there}
         listed: dict[str, dict[str, Any]] = {}
         qualifying = qualifiers(self._agent.computers())
         for at, each in there.items():

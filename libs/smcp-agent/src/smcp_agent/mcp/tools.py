@@ -3,11 +3,9 @@
 `mcp.bridge` says which tools a client may see, and runs calls (docs/adr/0050).
 """
 
-import asyncio
 import json
 import math
 import re
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,10 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from smcp_agent.cache import in_turns
 from smcp_agent.errors import NotFound
 from smcp_agent.llm import NamedTool, object_schema, tags
 from smcp_agent.rpc import checked
@@ -36,12 +35,12 @@ MAX_FOUND: Final = 50
 MAX_QUERY: Final = 500
 MAX_LINE: Final = 200
 """Characters of a description among search results, and of the Computers in the description of the search."""
+MAX_COMPARED: Final = 1000
+"""Names among which one is looked for that is like a wrong one: 20 ms."""
 MAX_TEXT: Final = 2000
 """Characters of a description that are searched."""
 MAX_TEXTS: Final = 5 * MAX_TEXT
 """Characters that are searched of a tool."""
-TURN_S: Final = 0.005
-"""How long a search may work before others run: all clients share one event loop."""
 SEARCH, DESCRIBE, CALL = "search_tools", "describe_tool", "call_tool"
 RESERVED: Final = {("", name): name for name in (SEARCH, DESCRIBE, CALL)}
 """In the form of `name_tools`: no tool of a Computer gets these names."""
@@ -56,8 +55,6 @@ _NAME_WEIGHT: Final = 3
 _CAMEL: Final = re.compile("([a-z0-9])([A-Z])")
 _WORD: Final = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_぀-ヿ㐀-鿿]+")
 """Chinese and Japanese have no spaces: each character is a word."""
-
-_Item = TypeVar("_Item")
 
 
 class ToolMode(StrEnum):
@@ -111,22 +108,23 @@ class OfficeTools:
             for each in tools
         }
 
-    def entries(self, context: "Context") -> list[dict[str, Any]]:
+    async def entries(self, context: "Context") -> list[dict[str, Any]]:
         """The entries of tools/list."""
-        tools = [each.named for each in self._visible(context)]
+        tools = [each.named async for each in self._visible(context)]
         mode = self._listing.mode if isinstance(self._listing.mode, ToolMode) else self._listing.mode(context)
         if mode is ToolMode.ALL or (mode is ToolMode.AUTO and len(tools) <= self._listing.max_tools):
-            return [mcp_tool(each) for each in tools]
+            return [mcp_tool(each) async for each in in_turns(tools)]
         chosen = [each for each in tools if any(fnmatchcase(each.name, always) for always in self._listing.always)]
         return [*_search_tools(tools), *map(mcp_tool, chosen[: self._listing.max_tools])]
 
-    def find(
+    async def find(
         self, context: "Context", name: str, unlisted: Callable[[str], NamedTool | None] = lambda _: None
     ) -> NamedTool:
         """The tool of this name. Raises NotFound, also where the client may not use it: nobody learns what is there."""
         tool = self._tools.get(name)
         if (named := tool.named if tool else unlisted(name)) is None or not self._may(context, named):
-            near = did_you_mean(name, (each.named.name for each in self._visible(context)))
+            visible = [each.named.name async for each in self._visible(context)]
+            near = did_you_mean(name, visible[:MAX_COMPARED])
             raise NotFound(f"there is no tool {name!r} that you may use{near}")
         return named
 
@@ -140,7 +138,7 @@ class OfficeTools:
     async def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound."""
         if name == DESCRIBE:
-            return _result(mcp_tool(self.find(context, checked(_Describe, **(arguments or {})).name)))
+            return _result(mcp_tool(await self.find(context, checked(_Describe, **(arguments or {})).name)))
         given = checked(_Search, **(arguments or {}))
         if not self._tools:
             raise NotFound(NO_TOOLS)
@@ -154,23 +152,26 @@ class OfficeTools:
     async def search(self, context: "Context", query: str) -> list[NamedTool]:
         """The tools that have a word of the query, best first by BM25. Its statistics come from these tools alone, so
         they reveal none that the client may not see."""
-        found = self._visible(context)
-        lengths = [each.length async for each in _in_turns(found)]
-        wanted = sorted(set(_words(query)))
+        found = [each async for each in self._visible(context)]
+        lengths = [each.length async for each in in_turns(found)]
+        wanted = sorted({f" {word} " for word in _words(query)})
         average = sum(lengths) / max(1, len(lengths)) or 1
-        having = Counter([word async for each in _in_turns(found) for word in wanted if word in each.words])
-        rarity = {word: math.log(1 + (len(found) - count + 0.5) / (count + 0.5)) for word, count in having.items()}
+        having = Counter([word async for each in in_turns(found) for word in wanted if word in each.text])
+        known = sorted(having.items())
+        rarity = {word: math.log(1 + (len(found) - count + 0.5) / (count + 0.5)) for word, count in known}
 
         def score(tool: _Tool) -> float:
             damping = _K1 * (1 - _B + _B * tool.length / average)
-            counts = ((rarity[word], tool.words[word]) for word in wanted if word in tool.words)
+            counts = ((rarity[word], tool.text.count(word)) for word in rarity)
             return sum(weight * count * (_K1 + 1) / (count + damping) for weight, count in counts)
 
-        ranked = [(-score(each), each.named.name, each.named) async for each in _in_turns(found)]
+        ranked = [(-score(each), each.named.name, each.named) async for each in in_turns(found)]
         return [named for negative, _, named in sorted(ranked) if negative]
 
-    def _visible(self, context: "Context") -> "list[_Tool]":
-        return [each for each in self._tools.values() if self._may(context, each.named)]
+    async def _visible(self, context: "Context") -> "AsyncIterator[_Tool]":
+        async for each in in_turns(self._tools.values()):
+            if self._may(context, each.named):
+                yield each
 
 
 class _Tool:
@@ -185,22 +186,14 @@ class _Tool:
         return schema if x_mcp_header_map(schema) else None
 
     @cached_property
-    def words(self) -> Counter[str]:
-        return Counter(_words(" ".join(_texts(self.named))[:MAX_TEXTS]))
+    def text(self) -> str:
+        """Its words, each between two spaces: a table of them would be 35 times as large as the tool."""
+        return "".join(f" {word} " for word in _words(" ".join(_texts(self.named))[:MAX_TEXTS]))
 
     @cached_property
     def length(self) -> int:
-        return self.words.total()
-
-
-async def _in_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
-    """These items, with a turn for others whenever the work on them has taken `TURN_S`."""
-    began = time.monotonic()
-    for item in items:
-        yield item
-        if time.monotonic() - began > TURN_S:
-            await asyncio.sleep(0)
-            began = time.monotonic()
+        """In words."""
+        return self.text.count(" ") // 2
 
 
 def meant(name: str, arguments: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any] | None]:
