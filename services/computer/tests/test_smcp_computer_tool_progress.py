@@ -96,7 +96,7 @@ async def test_progress_reaches_the_agent_over_two_gateways(nats_url: str, tmp_p
 
 
 async def test_an_agent_that_reads_progress_learns_that_its_call_waits_for_approval(
-    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool_call, "WAITS_S", 0.05)
     heard: list[ToolProgress] = []
@@ -107,10 +107,7 @@ async def test_an_agent_that_reads_progress_learns_that_its_call_waits_for_appro
         computer = native_computer(world, "office", "box", servers, terminal=terminal, confirm="ask")
         await stack.enter_async_context(computer)
         agent = await stack.enter_async_context(SmcpAgent(world.url, office="office", name="anna"))
-        params = {"seconds": 60, "until": str(tmp_path / "heard")}
-        calling = asyncio.create_task(agent.call_tool("box", "sleep", params, on_progress=heard.append))
+        calling = asyncio.create_task(agent.call_tool("box", "add", {"a": 1, "b": 2}, on_progress=heard.append))
         await eventually(lambda: [note.message for note in heard] == ["waits for approval at its Computer"])
         user.types("y\n")
-        await eventually(lambda: heard[-1].message == "approved")
-        (tmp_path / "heard").touch()
         assert not (await calling).is_error

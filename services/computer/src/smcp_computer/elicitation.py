@@ -285,10 +285,10 @@ class ToolCall:
         self.record.ended(outcome, str(why))
         return tool_results.failed(f"the tool {self.request.tool_name!r} {why}")
 
-    def says(self, text: str) -> None:
-        """Tell the Agent, if it reads progress."""
+    def says_that_it_waits(self) -> None:
+        """Tell the Agent, if it reads progress. Once: MCP wants each note of progress to be higher than the last."""
         if self.running.progress is not None:
-            self.running.progress.take(ToolProgress(progress=0, message=text))
+            self.running.progress.take(ToolProgress(progress=0, message="waits for approval at its Computer"))
 
     def close(self) -> None:
         for _, answer in self.unanswered.values():

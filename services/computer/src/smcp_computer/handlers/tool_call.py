@@ -265,18 +265,16 @@ class ToolCalls:
             return tool_results.timed_out(name, limit)
 
     async def _once_confirmed(self, call: elicitation.ToolCall, target: Target) -> dict[str, Any]:
-        loop, call.record.asking = asyncio.get_running_loop(), True
-        told = loop.call_later(WAITS_S, call.says, "waits for approval at its Computer")
+        call.record.asking = True
+        telling = asyncio.get_running_loop().call_later(WAITS_S, call.says_that_it_waits)
         try:
             refusal = await self._confirmed(call, target)
         except ApprovalNeeded as error:
             return call.open(elicitation.approval(str(error)), is_approval=True)
         finally:
-            told.cancel()
+            telling.cancel()
             call.record.asking = False
         if refusal is None:
-            if loop.time() >= told.when():
-                call.says("approved")
             await target.supervisor.available(call.running.limit)
             if self.catalogue.find(call.request.tool_name) != target:
                 refusal = CHANGED
