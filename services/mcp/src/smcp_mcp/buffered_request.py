@@ -46,7 +46,8 @@ class BufferedRequest:
         # no event is kept, and the MCP SDK answers nothing to a client that wants those after one
         scope["headers"] = [header for header in scope["headers"] if header[0] != b"last-event-id"]
         self.request = Request(scope)
-        self.body = b""
+        self.body: bytes | None = None
+        """From when it was read until `receive` gives it away."""
         self.method: object = None
         """The method of the JSON-RPC message in the body; None if there is none."""
         self.streams = False
@@ -56,7 +57,6 @@ class BufferedRequest:
         self._id: str | int | None = None
         self._receive = receive
         self._send = send
-        self._body_given = False
         self._started = False
         self._events = False
         self.count_bytes: Callable[[int], object] = lambda size: None
@@ -123,9 +123,8 @@ class BufferedRequest:
             await asyncio.sleep(0)
 
     async def receive(self) -> Message:
-        if not self._body_given:
-            self._body_given = True
-            body, self.body = self.body, b""  # the MCP SDK makes a copy, and keeps the newest of each session
+        if self.body is not None:
+            body, self.body = self.body, None  # the MCP SDK makes a copy, and keeps the newest of each session
             return {"type": "http.request", "body": body, "more_body": False}
         message = await self._receive()
         if message["type"] == "http.disconnect":
