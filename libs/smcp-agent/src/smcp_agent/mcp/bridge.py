@@ -34,7 +34,7 @@ from opentelemetry import trace
 from pydantic import TypeAdapter, ValidationError
 
 from smcp_agent import events
-from smcp_agent.cache import Tools
+from smcp_agent.cache import Tools, in_turns
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import Malformed, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
@@ -47,8 +47,6 @@ from smcp_proto.validation import mended
 
 SHARE: Final = 0.1
 """Of the time, for naming the tools of an office whose Computers change them without end."""
-PART: Final = 500
-"""Content blocks that are validated in one go: some 5 ms."""
 _CONTENT: Final = TypeAdapter[types.ContentBlock](types.ContentBlock)
 CHANGES: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
 CHUNK: Final = 256 * 1024
@@ -309,9 +307,7 @@ def _failed(text: str) -> dict[str, Any]:
 async def _tool_result(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The same of a tool, with content that is not valid in MCP as text: the MCP SDK would refuse the whole result."""
     content = list[Any]()
-    for number, block in enumerate(raw.get("content", []), 1):
-        if number % PART == 0:
-            await asyncio.sleep(0)
+    async for block in in_turns(raw.get("content", [])):
         try:
             _CONTENT.validate_python(block)
             content.append(block)
