@@ -179,11 +179,11 @@ class OfficeServer:
         self._kept = {pair: self._kept[pair] for pair in gone[-MAX_KEPT:]} | there
         return time.thread_time() - began
 
-    async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         entries = await self._listed.entries(context)
         if self._max_chars(context) is not None:  # a result that is cut has no structured content to check by it
             entries = [{key: value for key, value in each.items() if key != "outputSchema"} for each in entries]
-        return await fitting("tools/list", context, types.ListToolsResult, "tools", entries, params)
+        return await fitting("tools/list", context, types.ListToolsResult, "tools", entries)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
         try:

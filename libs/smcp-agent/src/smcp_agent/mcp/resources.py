@@ -49,17 +49,10 @@ _Place = tuple[str, str | None, str]
 """Computer, MCP server and own name of a prompt."""
 
 
-async def fitting(
-    method: str,
-    context: Context,
-    kind: type[_List],
-    key: str,
-    items: Sequence[Any],
-    params: types.PaginatedRequestParams | None,
-) -> _List:
+async def fitting(method: str, context: Context, kind: type[_List], key: str, items: Sequence[Any]) -> _List:
     """The page that is asked for, of those items that the client's version of MCP can express: one that it cannot costs
     only itself. Raises MCPError: there is no such page."""
-    cursor = (params and params.cursor) or "0"
+    cursor = (context.params or {}).get("cursor") or "0"
     if not cursor.isdecimal() or len(cursor) > len(str(len(items))):
         raise MCPError(types.INVALID_PARAMS, "there is no such cursor: list from the beginning")
     name = next(name for name, field in kind.model_fields.items() if key in (name, field.alias))
@@ -138,7 +131,7 @@ class OfficeResources:
         server.add_request_handler("resources/templates/list", types.PaginatedRequestParams, self._list_templates)
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, self._read)
 
-    async def _list(self, context: Context, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
+    async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListResourcesResult:
         found = await ask_each(self.computers(context), "resources", self._agent.resources)
         own = {computer: {each["uri"]: each for each in resources} for computer, resources in found.items()}
         silent = set(self._agent.computers()) - own.keys()
@@ -151,15 +144,15 @@ class OfficeResources:
             for uri, each in resources.items():
                 owned = self._owners.setdefault(uri, computer) == computer
                 listed.append(each if owned else {**each, "uri": f"{SCHEME}{quote(computer, safe='')}/{uri}"})
-        return await fitting("resources/list", context, types.ListResourcesResult, "resources", listed, params)
+        return await fitting("resources/list", context, types.ListResourcesResult, "resources", listed)
 
     async def _list_templates(
-        self, context: Context, params: types.PaginatedRequestParams
+        self, context: Context, _: types.PaginatedRequestParams
     ) -> types.ListResourceTemplatesResult:
         found = await ask_each(self.computers(context), "templates", _all_of(self._agent.iter_resource_templates))
         listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
         method, kind = "resources/templates/list", types.ListResourceTemplatesResult
-        return await fitting(method, context, kind, "resourceTemplates", list(listed.values()), params)
+        return await fitting(method, context, kind, "resourceTemplates", list(listed.values()))
 
     async def _read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         if params.uri.startswith(RESULT_SCHEME):
@@ -249,9 +242,9 @@ class OfficePrompts:
         server.add_request_handler("prompts/get", types.GetPromptRequestParams, self._get)
         server.add_request_handler("completion/complete", types.CompleteRequestParams, self._complete)
 
-    async def _list(self, context: Context, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
+    async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListPromptsResult:
         listed = await self._listed(context)
-        return await fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed, params)
+        return await fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed)
 
     async def _listed(self, context: Context) -> list[dict[str, Any]]:
         found = await ask_each(self._resources.computers(context), "prompts", _all_of(self._agent.iter_prompts))
