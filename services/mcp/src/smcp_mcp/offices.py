@@ -33,7 +33,7 @@ from smcp_service.settings import listed
 LAST_CALLS_S: Final = 5.0
 """How long running calls may take when the office is being left: other replicas wait for its seat meanwhile."""
 MAX_SESSIONS: Final = 1000
-"""Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
+"""Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB, and its newest request."""
 
 _log: Final = logging.getLogger(__name__)
 
