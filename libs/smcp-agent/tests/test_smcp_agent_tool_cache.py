@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from smcp_agent.cache import MAX_KEPT, READ_AT_ONCE, READ_PER_S, SLOW_S, ToolCache, Tools
+from smcp_agent.cache import MAX_KEPT, READ_AT_ONCE, READ_PER_S, SLOW_S, UNUSED, ToolCache, Tools
 from smcp_agent.errors import Closed, Malformed, NotAllowed, NotFound, SmcpError, TooLarge, Unavailable
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.schemas import SMCPTool
@@ -292,6 +292,22 @@ async def test_computers_that_announce_without_end_are_asked_in_proportion_to_wh
         await eventually(lambda: announce("b"))
         first, *_, last = computers.asked_at[1:6]
         assert last - first >= 4 * 4 * 1024 * 1024 / READ_PER_S
+
+
+async def test_a_computer_that_comes_and_goes_without_end_is_asked_after_pauses() -> None:
+    computers = Large()
+    computers.tools["a"] = ["t"]
+    computers.may_answer.clear()
+    async with caching(computers) as cache:
+
+        async def come_again() -> bool:
+            cache.refresh("a", restart=True)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            return len(computers.asked) >= 12
+
+        await eventually(come_again, pause=0)
+        assert computers.asked_at[11] - computers.asked_at[1] >= 10 * UNUSED / READ_PER_S
 
 
 async def test_few_computers_are_asked_at_a_time_and_those_that_do_not_answer_stop_no_others() -> None:

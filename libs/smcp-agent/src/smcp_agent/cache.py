@@ -39,6 +39,8 @@ READ_PER_S: Final = 16 * MIB
 """So many bytes of tools an office may have read in a second: that takes a tenth of the event loop."""
 LEAST_READ: Final = MIB // 8
 """What each answer counts for that: the smallest takes 0.5 ms."""
+UNUSED: Final = MIB // 4
+"""What an answer counts for which nobody waits any more: its JSON alone is read."""
 MALFORMED: Final = 8 * MIB
 """What a list counts that cannot be read: as much as the largest that can."""
 READ_AT_ONCE: Final = 4
@@ -273,7 +275,11 @@ class ToolCache:
             self._free_at = loop.time() + entry.pause_s
             loop.call_later(SLOW_S, turn.close)
             entry.changed.clear()
-            tools = await self._ask(computer)
+            try:
+                tools = await self._ask(computer)
+            except asyncio.CancelledError:  # it left, or came again; its answer may still come, and is read
+                self._cost(entry, UNUSED)
+                raise
             return tools, await self._take(entry, tools)
 
     async def _take(self, entry: _ToolEntry, tools: Tools) -> bool:
