@@ -78,7 +78,7 @@ async def test_a_name_stays_with_the_tool_that_had_it_first(era: str) -> None:
 
 @ERAS
 async def test_a_long_list_of_tools_comes_in_pages(era: str) -> None:
-    names = [f"t{number:04}" for number in range(1500)]
+    names = [f"t{number:04}" for number in range(2500)]
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool(name) for name in names]
         async with bridged(gateway, era, listing=ToolListOptions(ToolMode.ALL)) as bridge:

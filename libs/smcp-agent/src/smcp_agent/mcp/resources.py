@@ -32,7 +32,7 @@ from smcp_proto.errors import SmcpCode
 LIST_S: Final = 5.0
 """How long a Computer may take to list something, before it is left out, and to confirm an unsubscribe."""
 SCHEME: Final = "smcp://"
-PAGE: Final = 1000
+PAGE: Final = 2000
 PAGE_SIZE: Final = 4 * MIB
 """Items of a page, and what they count (`size_of`): the MCP SDK writes a page in one step of some 50 ms."""
 MAX_KEPT: Final = 4096
