@@ -22,11 +22,9 @@ from smcp_computer.elicitation import (
     ToolCall,
     approval,
     check,
-    digest,
 )
 from smcp_computer.handlers.tool_call import CallRecord
 from smcp_computer.mcp.sdk_adapter import Watch
-from smcp_computer.tools import Target
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.tools import ToolCallReq
 from smcp_testing.waiting import eventually
@@ -43,24 +41,28 @@ class Waiting:
         self.stopped = why
 
 
-def request(req_id: str = "1", **fields: Any) -> ToolCallReq:
+def request(req_id: str = "1", table: object = 4, **fields: Any) -> ToolCallReq:
     return ToolCallReq(
-        agent="anna", req_id=req_id, computer="box", tool_name="book", params={"table": 4}, timeout=30, **fields
+        agent="anna", req_id=req_id, computer="box", tool_name="book", params={"table": table}, timeout=30, **fields
     )
 
 
-def elicitation(req_id: str = "1", waiting: Waiting | None = None, form: Any = FORM) -> OpenElicitation:
-    target = cast("Target", None)  # not looked at here
-    call = cast("Any", waiting)
-    params, size = digest(request())
-    return OpenElicitation("anna", req_id, "book", params, size, "key-1", target, {"q": form}, 1, waiting=call)
+def elicitation(
+    req_id: str = "1", waiting: Waiting | None = None, form: Any = FORM, *, subject: str = "key-1", table: object = 4
+) -> OpenElicitation:
+    calls = running = cast("Any", None)  # not looked at here
+    caller = Caller("agent", "office", "anna", subject=subject)
+    call = ToolCall(calls, request(req_id, table), running, CallRecord("book", "anna"), caller, {})
+    if waiting is not None:
+        call.stop = waiting.stop
+    return OpenElicitation(call, {"q": form}, is_waiting=waiting is not None)
 
 
 async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the_calls_that_wait() -> None:
     elicitations = OpenElicitations(within_s=60)
     calls = [Waiting() for _ in range(64)]
     for number, call in enumerate(calls):
-        elicitations.add(replace(elicitation(str(number), call), subject=f"key-{1 + number // 16}"))
+        elicitations.add(elicitation(str(number), call, subject=f"key-{1 + number // 16}"))
     with pytest.raises(ElicitationRefused, match="too many or too large calls of this user wait for answers already"):
         elicitations.add(elicitation("one more"))
     elicitations.cancel("anna", ("0", "of another"))
@@ -80,7 +82,7 @@ async def test_one_user_has_half_of_a_computers_open_elicitations_at_most() -> N
         for number in range(64):
             elicitations.add(elicitation(str(number)))
     assert len(elicitations) == 32
-    elicitations.add(replace(elicitation("of another"), subject="key-2"))
+    elicitations.add(elicitation("of another", subject="key-2"))
     elicitations.close()
 
 
@@ -88,8 +90,7 @@ async def test_one_users_waiting_calls_leave_room_for_the_parameters_of_others()
     elicitations = OpenElicitations(within_s=60)
 
     def waiting(req_id: str, subject: str) -> OpenElicitation:
-        asked = elicitation(req_id, Waiting())
-        return replace(asked, subject=subject, size=8 * 1024 * 1024)
+        return elicitation(req_id, Waiting(), subject=subject, table="x" * (8 * 1024 * 1024 - 64))
 
     elicitations.add(waiting("1", "key-1"))
     elicitations.add(waiting("2", "key-1"))
@@ -130,7 +131,7 @@ async def test_only_the_subject_that_was_asked_can_answer() -> None:
         elicitations.take(answer, "key-2")
     assert refused.value.details["field"] == "input_state"
     assert "older than 60 s (SMCP_QUESTION_S). The tool did not continue" in refused.value.message
-    assert elicitations.take(answer, "key-1").req_id == "1"
+    assert elicitations.take(answer, "key-1").call.request.req_id == "1"
     assert len(elicitations) == 0
 
 

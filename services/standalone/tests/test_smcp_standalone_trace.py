@@ -213,7 +213,6 @@ SPAN = {"traceID": "a", "spanID": "b", "operationName": "x", "startTime": 1, "du
         {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"startTime": math.inf}]}]},
         {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"duration": 10**400}]}]},
         {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"spanID": {}}]}]},
-        {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"parentSpanID": [1]}]}]},
         {"data": [{"traceID": "a", "processes": {}, "spans": [SPAN | {"references": [{**CHILD, "spanID": 7}]}]}]},
     ],
 )

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -13,7 +13,6 @@ from uuid import uuid4
 import orjson
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.audit import Trail
 from smcp_bus.audit_sinks import ApprovalSink, open_trail
 from smcp_bus.bus import BusError, ConnectionState, Incoming, NoticeHandler, Subscription, once_connected
 from smcp_bus.dispatch import Call
@@ -46,15 +45,6 @@ _log = logging.getLogger("smcp_computer.app")
 RELEASE_S: Final = 6.0
 """How long releasing the seat may take, as registries may be restarted at the same time; otherwise one finds out by
 itself."""
-
-
-def open_approvals(
-    settings: ComputerSettings, bus: Bus, metrics: Metrics | None = None
-) -> AbstractAsyncContextManager[Trail]:
-    """The audit trail of a Computer on NATS: it tells a registry, since it may not publish records."""
-    registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
-    sink = partial(ApprovalSink, registry, settings.office, settings.name)
-    return open_trail(EVENTS, settings, bus, metrics, sink=sink)
 
 
 @asynccontextmanager
@@ -126,7 +116,10 @@ async def open_service(
             bus = await enter(
                 open_service_bus("smcp-computer", settings, credentials, readiness, metrics, stats, hint=hint)
             )
-            options["trail"] = await enter(open_approvals(settings, bus, metrics))
+            # a registry records approvals: this Computer may not publish records
+            registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
+            sink = partial(ApprovalSink, registry, settings.office, settings.name)
+            options["trail"] = await enter(open_trail(EVENTS, settings, bus, metrics, sink=sink))
             computer = await enter(open_computer(settings, bus, **options))
         control.computer = computer
         computer.tasks.start(computer.follow_file(), name="configuration")

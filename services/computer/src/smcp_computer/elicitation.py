@@ -40,8 +40,8 @@ MAX_PER_CALL: Final = 32
 MAX_BYTES: Final = 64 * 1024
 """Size of the elicitations that are sent together, with their `requestState`."""
 MAX_OPEN_BYTES: Final = 32 * 1024 * 1024
-"""What open elicitations keep: the parameters of the calls that servers of MCP 2025 hold open. Users (subjects, or
-without authentication Agents) share it as offices share a gateway's budgets (`ByteBudget`)."""
+"""What open elicitations keep: the parameters of their calls. Users (subjects, or without authentication Agents) share
+it as offices share a gateway's budgets (`ByteBudget`)."""
 LEAST_SHARE: Final = MAX_OPEN_BYTES // 64
 """Each takes at least so many of them: there are 64 at most, since each may hold a call at an MCP server."""
 APPROVAL: Final = "a2c_approval"
@@ -67,23 +67,12 @@ def digest(request: ToolCallReq) -> tuple[bytes, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenElicitation:
-    agent: str
-    req_id: str
-    tool_name: str
-    params: bytes
-    """The digest of the call's parameters."""
-    size: int
-    """Of the parameters, in bytes."""
-    subject: str
-    """The caller's (`Caller.subject`)."""
-    target: Target
+    call: "ToolCall"
     requests: Elicitations
-    elicited: int
-    """Elicitations of this call so far, these included."""
     server_state: str | None = None
     """The `requestState` of a server of MCP 2026."""
-    waiting: "ToolCall | None" = None
-    """The call that its MCP server does not end until it gets the answer; None: no call runs meanwhile."""
+    is_waiting: bool = False
+    """The MCP server does not end the call until it gets the answer; else no call runs meanwhile."""
     is_approval: bool = False
     """It is this Computer's approval request."""
 
@@ -101,14 +90,14 @@ class OpenElicitations:
 
     def add(self, elicitation: OpenElicitation) -> dict[str, Any]:
         """The result that sends it, `check`ed, to the Agent. Raises ElicitationRefused: there are too many."""
-        kept = 0 if elicitation.waiting is None else elicitation.size
-        share = self._budget.take(max(kept, LEAST_SHARE), elicitation.subject or elicitation.agent)
+        agent, subject, tool, _ = elicitation.call.identity
+        kept = digest(elicitation.call.request)[1]
+        share = self._budget.take(max(kept, LEAST_SHARE), subject or agent)
         if share is None:
             raise ElicitationRefused("cannot ask: too many or too large calls of this user wait for answers already")
         state = token_urlsafe()
         timer = asyncio.get_running_loop().call_later(self._within_s, self._drop, state, "timeout")
         self._open[state] = elicitation, timer, share
-        tool = elicitation.tool_name
         said = "; ".join(_shown(each) for each in elicitation.requests.values())
         what = "approval, and has not run" if elicitation.is_approval else "an answer, and has not ended"
         result = tool_results.failed(f"the tool {tool!r} needs {what}. The question: {said}")
@@ -123,12 +112,13 @@ class OpenElicitations:
         if state is None or answers is None:
             raise refused("input_responses" if answers is None else "input_state", "is missing beside the other")
         found = None if state not in self._open else self._open[state][0]
-        if found is None or (found.agent, found.subject) != (request.agent, subject):
+        agent, owner, tool, params = ("", "", "", b"") if found is None else found.call.identity
+        if found is None or (agent, owner) != (request.agent, subject):
             why = f"used, cancelled, issued to another Agent, or older than {self._within_s:g} s (SMCP_QUESTION_S)"
             raise refused("input_state", f"is unknown: {why}. The tool did not continue with this answer")
-        if found.tool_name != request.tool_name:
+        if tool != request.tool_name:
             raise refused("input_state", "belongs to an elicitation of another tool")
-        if found.params != digest(request)[0]:
+        if params != digest(request)[0]:
             raise refused("params", "differ from those of the call that was answered with the elicitation")
         check_answers(found.requests, answers)
         self._remove(state)
@@ -138,7 +128,8 @@ class OpenElicitations:
         """The Agent does not answer the elicitations of this call (its `req_id` and subject); None: of any call, as it
         has left the office."""
         for state, (elicitation, _, _) in list(self._open.items()):
-            if elicitation.agent == agent and call in (None, (elicitation.req_id, elicitation.subject)):
+            request, subject = elicitation.call.request, elicitation.call.caller.subject
+            if request.agent == agent and call in (None, (request.req_id, subject)):
                 self._drop(state, "cancelled")
 
     def close(self) -> None:
@@ -147,8 +138,8 @@ class OpenElicitations:
 
     def _drop(self, state: str, why: str) -> None:
         elicitation = self._remove(state)
-        if elicitation.waiting is not None:
-            elicitation.waiting.stop(why)
+        if elicitation.is_waiting:
+            elicitation.call.stop(why)
 
     def _remove(self, state: str) -> OpenElicitation:
         elicitation, timer, share = self._open.pop(state)
@@ -298,11 +289,8 @@ class ToolCall:
     def open(self, requests: Elicitations, server_state: str | None = None, **more: Any) -> dict[str, Any]:
         """The result that sends elicitations to the Agent; `more` are fields of `OpenElicitation`. Raises
         ElicitationRefused."""
-        assert self.target is not None
-        asked, (params, size) = self.request, digest(self.request)
-        call = asked.agent, asked.req_id, asked.tool_name, params, size, self.caller.subject
-        opened = OpenElicitation(*call, self.target, requests, self.elicited, server_state, **more)
-        result = self.calls.elicitations.add(opened)
+        self.answered = None  # else each elicitation would keep those before it
+        result = self.calls.elicitations.add(OpenElicitation(self, requests, server_state, **more))
         self.record.ended("input_required")
         return result
 
@@ -312,7 +300,7 @@ class ToolCall:
     def _send_to_agent(self) -> None:
         if self.running.settled or self.target is None:
             return  # it waits for an answer already: the next request gets this one
-        self.calls.settle(self, exact_json.written(self.open(self._open_requests(), waiting=self)))
+        self.calls.settle(self, exact_json.written(self.open(self._open_requests(), is_waiting=True)))
 
 
 ACTIONS: Final[Mapping[str, str]] = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline", "": "cancel"}

@@ -77,7 +77,12 @@ def serve(
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run until stopped. Further settings are environment variables, see --check-config."""
-    _read_environment(env_file)
+    if env_file is not None:
+        try:
+            for variable, value in read_env_file(env_file).items():
+                os.environ.setdefault(variable, value)
+        except ConfigError as error:
+            raise SettingsError(f"--env-file: {env_file}: {error}") from None
     urls = ",".join(gateway) if gateway else None
     settings = load_settings(
         ComputerSettings,
@@ -241,18 +246,6 @@ def environment_text(office: str, name: str, gateway: str | None, nats: str | No
     values["SMCP_HEALTH_PORT"] = "8080"
     quoted = {variable: re.sub(r'(["\\`$])', r"\\\1", value) for variable, value in values.items()}
     return "".join(f'{variable}="{value}"\n' for variable, value in quoted.items())
-
-
-def _read_environment(path: Path | None) -> None:
-    """Variables that are set already stay as they are."""
-    if path is None:
-        return
-    try:
-        variables = read_env_file(path)
-    except ConfigError as error:
-        raise SettingsError(f"--env-file: {path}: {error}") from None
-    for name, value in variables.items():
-        os.environ.setdefault(name, value)
 
 
 def _say(kind: str, path: Path, sentences: Iterable[str]) -> None:

@@ -207,7 +207,7 @@ def _hidden(value: Any) -> Any:
 
 
 def _secrets(value: Any, *, wide: bool) -> list[tuple[str, str]]:
-    """The path of each string that has a secret, and the secret. `wide`: also what may as well be none."""
+    """The path of each string that has a secret, and the secret. `wide`: also values that may be harmless."""
     return [
         (path.removeprefix("."), text[start:end])
         for path, text, before in strings(value, "")

@@ -166,7 +166,8 @@ class Results:
         if not replace:
             return {**result, "meta": {**(result.get("meta") or {}), TRANSFORMED: written}}
         rest = {key: part for key, part in result.items() if key != "structuredContent"}
-        if isinstance(value, dict) and _is_content(value.get("content")):
+        content = value.get("content") if isinstance(value, dict) else None
+        if isinstance(content, list) and all(isinstance(part, dict) and "type" in part for part in content):
             kept = {key: value[key] for key in ("content", "structuredContent") if value.get(key) is not None}
             return {**rest, **kept}
         structured = {"structuredContent": value} if isinstance(value, dict) else {}
@@ -199,7 +200,3 @@ def _mapped_value(result: Mapping[str, Any], mapper: Mapping[str, Any]) -> Any:
     if len(exact_json.written(value)) > MAX_BYTES:
         raise NotReshaped(f"the result has more than {MAX_BYTES} bytes")
     return mapped(value, mapper)
-
-
-def _is_content(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(part, dict) and "type" in part for part in value)

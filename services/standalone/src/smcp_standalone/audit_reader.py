@@ -211,13 +211,9 @@ class Chains:
 
 def csv_line(values: list[object]) -> str:
     """One line of CSV, in which no cell is a formula for a spreadsheet, or holds what a terminal obeys."""
-    text = io.StringIO()
-    csv.writer(text).writerow([_cell(value) for value in values])
-    return text.getvalue().removesuffix("\r\n")
-
-
-def _cell(value: object) -> object:
-    if value is None or isinstance(value, int | float):
-        return value
-    text = printable(str(value), newline="\n")
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    line, cells = io.StringIO(), list[object]()
+    for value in values:
+        cell = value if value is None or isinstance(value, int | float) else printable(str(value), newline="\n")
+        cells.append(f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell)
+    csv.writer(line).writerow(cells)
+    return line.getvalue().removesuffix("\r\n")

@@ -20,7 +20,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -374,11 +374,8 @@ async def _wait_until_ready(process: asyncio.subprocess.Process, ports: Path, lo
 
 def _client_url(ports: Path) -> str | None:
     for path in ports.glob("*.ports"):
-        try:
-            urls = json.loads(path.read_text(encoding="utf-8"))["nats"]
-        except ValueError:  # half written
-            return None
-        return str(urls[0])
+        with suppress(ValueError):  # half written
+            return str(json.loads(path.read_text(encoding="utf-8"))["nats"][0])
     return None
 
 

@@ -204,15 +204,17 @@ class ResourceHandlers:
             try:
                 return with_meta(await give(params, timeout=routes.budget.left))
             except errors.RequestRefused as error:
-                if not is_get or error.code in errors.SAID_ALOUD:
-                    raise
-                missing = await self._missing_arguments(server, params, routes.budget.left)
-                if not missing:
-                    raise
-                why = f"the prompt {params['name']!r} misses {', '.join(map(repr, missing))}"
-                raise errors.RequestRefused(server, types.INVALID_PARAMS, why, None) from None
+                is_vague = is_get and error.code not in errors.SAID_ALOUD
+                if is_vague and (missing := await self._missing_arguments(server, params, routes.budget.left)):
+                    why = f"the prompt {params['name']!r} misses {', '.join(map(repr, missing))}"
+                    raise errors.RequestRefused(server, types.INVALID_PARAMS, why, None) from None
+                raise
 
-        return await _first(servers, ask, lambda error: not is_get and completes_nothing(error))
+        def completes_nothing(error: errors.ServerError) -> bool:
+            codes = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, errors.RESOURCE_NOT_FOUND)
+            return not is_get and isinstance(error, errors.RequestRefused) and error.code in codes
+
+        return await _first(servers, ask, completes_nothing)
 
     async def _missing_arguments(self, server: str, params: Json, timeout: float) -> list[str]:
         """What a prompt needs and was not given, as far as its list says so."""
@@ -271,12 +273,6 @@ def category_warnings(uri: str, result: Json) -> Iterator[str]:
     with suppress(ValueError):  # it is no dpe:// URI, or no JSON
         if parse_dpe_uri(uri).level >= 2:  # from pages on there are elements
             yield from unknown_categories(orjson.loads(text))
-
-
-def completes_nothing(error: errors.ServerError) -> bool:
-    """Whether a server has no completions, or does not know the template."""
-    codes = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, errors.RESOURCE_NOT_FOUND)
-    return isinstance(error, errors.RequestRefused) and error.code in codes
 
 
 async def _first(

@@ -124,9 +124,9 @@ class ToolCalls:
         def start(running: RunningCall) -> Stop:
             answers = request.input_state is not None or request.input_responses is not None
             answered = self.elicitations.take(request, call.caller.subject) if answers else None
-            if answered is not None and isinstance(pending := answered.waiting, elicitation.ToolCall):
-                pending.resume(request, running, record)
-                return pending.stop
+            if answered is not None and answered.is_waiting:
+                answered.call.resume(request, running, record)
+                return answered.call.stop
             pending = elicitation.ToolCall(self, request, running, record, call.caller, labels, answered)
             # created here, so that the task has the request's context: its span is the parent of the tool's
             task = asyncio.create_task(self._settle(pending), name="tool_call")
@@ -287,7 +287,7 @@ class ToolCalls:
         """The tool's result, or its elicitations for the Agent. Raises ElicitationRefused."""
         request, answers = call.request, dict[str, Any]()
         if call.answered is not None and not call.answered.is_approval:
-            call.elicited = call.answered.elicited
+            call.elicited = call.answered.call.elicited
             answers = {"inputResponses": request.input_responses, "requestState": call.answered.server_state}
         while True:
             result = await target.supervisor.call(
@@ -328,7 +328,7 @@ class ToolCalls:
         """Why it may not run; None: it may. Raises ApprovalNeeded."""
         approved = None
         if call.answered is not None:
-            if call.answered.target != target:
+            if call.answered.call.target != target:
                 return CHANGED
             if not call.answered.is_approval:
                 return None  # the call that elicited was confirmed
