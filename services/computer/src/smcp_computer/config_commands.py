@@ -50,7 +50,8 @@ def edit_file(path: Path, action: Action, name: str, server: Mapping[str, Any] |
             config = parse_config(json.dumps(document))
             replace_files({file: _text(document)}, keep_access=True)
     except OSError as error:
-        raise _not_writable(path, error) from None
+        why = error.strerror or type(error).__name__
+        raise ConfigError(f"cannot be written in {file.parent}: {why}").at(path) from None
     except ConfigError as error:
         raise error.at(path) from None
     if name not in config.servers:
@@ -64,10 +65,7 @@ def write_new(path: Path, document: Mapping[str, Any]) -> None:
     written, or there is a file already."""
     if path.exists():
         raise ConfigError("is there already: write the result to another file, and move its servers by hand").at(path)
-    try:
-        replace_files({path: _text(document)})
-    except OSError as error:
-        raise _not_writable(path, error) from None
+    write_private(path, _text(document))
 
 
 def edited(raw: bytes | str, action: Action, name: str, server: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -96,11 +94,6 @@ def edited(raw: bytes | str, action: Action, name: str, server: Mapping[str, Any
 
 def _text(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _not_writable(path: Path, error: OSError) -> ConfigError:
-    why = error.strerror or type(error).__name__
-    return ConfigError(f"cannot be written in {path.resolve().parent}: {why}").at(path)
 
 
 @servers_app.command()

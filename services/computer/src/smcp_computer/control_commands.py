@@ -254,13 +254,10 @@ def call(
 
 
 def print_result(result: Said) -> None:
-    for block in result["content"]:
-        text = block.get("text")
-        if block.get("type") != "text":
-            from smcp_agent.results import as_text, content_block  # noqa: PLC0415 -- as above
+    from smcp_agent.results import as_text, content_block  # noqa: PLC0415 -- as above
 
-            text = as_text(content_block(block))
-        typer.echo(plain(text))
+    for block in result["content"]:
+        typer.echo(plain(as_text(content_block(block))))
 
 
 @app.command()

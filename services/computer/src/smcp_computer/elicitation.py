@@ -40,8 +40,8 @@ MAX_PER_CALL: Final = 32
 MAX_BYTES: Final = 64 * 1024
 """Size of the elicitations that are sent together, with their `requestState`."""
 MAX_OPEN_BYTES: Final = 32 * 1024 * 1024
-"""What open elicitations keep: the parameters of their calls. Users (subjects, or without authentication Agents) share
-it as offices share a gateway's budgets (`ByteBudget`)."""
+"""What open elicitations keep: the parameters of the calls that servers of MCP 2025 hold open. Users (subjects, or
+without authentication Agents) share it as offices share a gateway's budgets (`ByteBudget`)."""
 LEAST_SHARE: Final = MAX_OPEN_BYTES // 64
 """Each takes at least so many of them: there are 64 at most, since each may hold a call at an MCP server."""
 APPROVAL: Final = "a2c_approval"
@@ -91,7 +91,7 @@ class OpenElicitations:
     def add(self, elicitation: OpenElicitation) -> dict[str, Any]:
         """The result that sends it, `check`ed, to the Agent. Raises ElicitationRefused: there are too many."""
         agent, subject, tool, _ = elicitation.call.identity
-        kept = digest(elicitation.call.request)[1]
+        kept = digest(elicitation.call.request)[1] if elicitation.is_waiting else 0
         share = self._budget.take(max(kept, LEAST_SHARE), subject or agent)
         if share is None:
             raise ElicitationRefused("cannot ask: too many or too large calls of this user wait for answers already")
@@ -286,11 +286,14 @@ class ToolCall:
             if not answer.done():
                 answer.set_result(types.ElicitResult(action="cancel"))
 
-    def open(self, requests: Elicitations, server_state: str | None = None, **more: Any) -> dict[str, Any]:
+    def open(self, requests: Elicitations, server_state: str | None = None, **more: bool) -> dict[str, Any]:
         """The result that sends elicitations to the Agent; `more` are fields of `OpenElicitation`. Raises
         ElicitationRefused."""
         self.answered = None  # else each elicitation would keep those before it
-        result = self.calls.elicitations.add(OpenElicitation(self, requests, server_state, **more))
+        opened = OpenElicitation(self, requests, server_state, **more)
+        result = self.calls.elicitations.add(opened)
+        if not opened.is_waiting:  # the Agent's next request brings the parameters
+            self.request = self.request.model_copy(update={"params": {}})
         self.record.ended("input_required")
         return result
 

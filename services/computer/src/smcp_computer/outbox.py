@@ -188,7 +188,11 @@ class OfferedResources:
         if self.index.capabilities != self._capabilities:
             self._capabilities = self.index.capabilities
             self.outbox.changed(CAPABILITIES, capabilities=self._capabilities)
-        self._compare_hosts(server)
+        if self._hosts.get(server, frozenset()) != known.hosts:
+            self._hosts[server] = known.hosts
+            for host, (first, *others) in islice(host_conflicts(self._hosts), events.MOST_WARNINGS):
+                why = "give each its own: a dpe:// URI is routed by its host"
+                self.events.warn(first, f"uses the same host {host!r} as {' and '.join(map(repr, others))}; {why}")
         if features is not None and not features.subscribe:
             return
         if features is not None and self.index.is_listed(server):
@@ -203,12 +207,3 @@ class OfferedResources:
     def _list_changed(self, server: str) -> None:
         if self._entered:
             self.outbox.list_changed(server, named=self.index.is_for_all(server))
-
-    def _compare_hosts(self, server: str) -> None:
-        hosts = self.index.known(server).hosts
-        if self._hosts.get(server, frozenset()) == hosts:
-            return
-        self._hosts[server] = hosts
-        for host, (first, *others) in islice(host_conflicts(self._hosts), events.MOST_WARNINGS):
-            why = "give each its own: a dpe:// URI is routed by its host"
-            self.events.warn(first, f"uses the same host {host!r} as {' and '.join(map(repr, others))}; {why}")

@@ -127,15 +127,10 @@ class Catalogue:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while (target := self.find(name)) is None:
-                    starting = [each.settled for each in self._supervisors.values() if not each.settled.is_set()]
-                    if not starting or self.is_forbidden(name) or self.candidates(name):
+                    is_settled = all(each.settled.is_set() for each in self._supervisors.values())
+                    if is_settled or self.is_forbidden(name) or self.candidates(name):
                         return None
-                    waits = [asyncio.ensure_future(settled.wait()) for settled in starting]
-                    try:
-                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                    finally:
-                        for wait in waits:
-                            wait.cancel()
+                    await asyncio.sleep(0.05)
                 return target
         return None
 

@@ -76,7 +76,7 @@ async def open_system(
                 _share(stack, shared_key(gateway.url, settings.key), unshared)
             access = advertise_run(nats.url, nats.credentials[OPERATOR], gateway.url)
             _share(stack, access, "smcp audit will not find this run by itself")
-            mcp_url = await enter(_open_mcp(settings.served_mcp, gateway.url, front))
+            mcp_url = await enter(_open_mcp(settings.mcp, gateway.url, front))
             computer = await enter(open_computer_service(host, settings.configuration, secrets[COMPUTER], environ))
             front.stats["computer"] = computer.calls.held
             front.stats["updates"] = computer.outbox.held
@@ -101,8 +101,9 @@ def _share(stack: AsyncExitStack, file: AbstractContextManager[None], otherwise:
 
 @asynccontextmanager
 async def _open_mcp(settings: McpSettings | None, gateway_url: str, front: HttpServer) -> AsyncIterator[str | None]:
-    """The URL for MCP clients, or None. `front`'s readiness and metrics include them."""
-    if settings is None:
+    """The URL for MCP clients; None: smcp-mcp is switched off, or has no token for the gateway. `front`'s readiness and
+    metrics include them."""
+    if settings is None or (settings.auth_configured and settings.gateway_token is None):
         yield None
         return
     from smcp_mcp.app import open_mcp  # noqa: PLC0415 -- the MCP SDK's server takes a quarter of a second to load

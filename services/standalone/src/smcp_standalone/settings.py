@@ -68,12 +68,6 @@ class UpSettings:
     key: str | None = field(default=None, repr=False)
     """See `with_key`: neither a web page nor another user of this machine can join without it."""
 
-    @property
-    def served_mcp(self) -> McpSettings | None:
-        """The settings of smcp-mcp; None: it is switched off, or it has no token for the gateway."""
-        mcp = self.mcp
-        return None if mcp is None or (mcp.auth_configured and mcp.gateway_token is None) else mcp
-
 
 @contextmanager
 def up_directory(data: Path | None) -> Iterator[Path]:

@@ -137,11 +137,10 @@ def own_input(body: Any) -> Any:
     """An input with the values of `{label, value}` options; one without a description is described by its id."""
     if not isinstance(body, dict):
         return body
-    options = body.get("options")
-    if isinstance(options, list):
-        options = [each.get("value") if isinstance(each, dict) else each for each in options]
-    described = {"description": body["id"], **body} if isinstance(body.get("id"), str) else dict(body)
-    return {**described, "options": options} if "options" in body else described
+    own = {"description": body["id"], **body} if isinstance(body.get("id"), str) else dict(body)
+    if isinstance(options := body.get("options"), list):
+        own["options"] = [each.get("value") if isinstance(each, dict) else each for each in options]
+    return own
 
 
 def with_variables(value: Any, variables: Mapping[str, str]) -> Any:
@@ -233,17 +232,18 @@ def configuration_of_server_json(document: Mapping[str, Any]) -> dict[str, Any]:
         if remote is None:
             known = ", ".join(RUNNERS)
             raise ConfigError(f"packages: none runs here over stdio (known are {known}), and there is no remote server")
-        server = _remote(remote, inputs)
+        headers = inputs.named(remote.headers)
+        parameters = {"url": inputs.filled(remote.url, remote.variables)} | ({"headers": headers} if headers else {})
+        server = {"type": "sse" if remote.type == "sse" else "streamable", PARAMETERS: parameters}
     return {"servers": {name: server}, "inputs": list(inputs.found.values())}
 
 
+@dataclass
 class _Inputs:
-    """What the user has to say."""
+    """What the user has to say, by its id."""
 
-    def __init__(self, server: str) -> None:
-        self._server = server
-        self.found: dict[str, dict[str, Any]] = {}
-        """By id."""
+    _server: str
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def text(self, key: str, value: _Value) -> str | None:
         """A value with placeholders. None: it can be left out."""
@@ -292,9 +292,3 @@ def _program(package: _Package, inputs: _Inputs) -> dict[str, Any]:
     own = inputs.arguments(package.package_arguments)
     arguments = [*options, *inputs.arguments(package.runtime_arguments), reference, *own]
     return {"type": "stdio", PARAMETERS: {"command": command, "args": arguments} | ({"env": env} if env else {})}
-
-
-def _remote(remote: _Transport, inputs: _Inputs) -> dict[str, Any]:
-    headers = inputs.named(remote.headers)
-    parameters = {"url": inputs.filled(remote.url, remote.variables)} | ({"headers": headers} if headers else {})
-    return {"type": "sse" if remote.type == "sse" else "streamable", PARAMETERS: parameters}

@@ -147,7 +147,9 @@ async def _streamable(
         if response.request.method == "POST":
             if response.status_code == 404 and "mcp-session-id" in response.request.headers:
                 watch.end("does not know its session any more")
-            watch.refused = answered(response.status_code) if _refuses(response.status_code, is_json) else ""
+            status = response.status_code  # an MCP server puts JSON-RPC errors on 400 and 404, too
+            is_refused = status in (401, 403, 407) or status >= 500 or (status == 404 and not is_json)
+            watch.refused = answered(status) if is_refused else ""
         if is_json:
             response.aread = _bounded(response, max_message + ROOM, watch.max_values)  # type: ignore[method-assign]
         else:
@@ -176,11 +178,6 @@ async def refused_by_http(watch: Watch) -> AsyncIterator[None]:
         if watch.refused and isinstance(first_of(error), MCPError):
             raise ServerFailed(watch.refused) from None
         raise
-
-
-def _refuses(status: int, is_json: bool) -> bool:
-    """Whether an answer with this status is not the MCP server's: it puts JSON-RPC errors on 400 and 404, too."""
-    return status in (401, 403, 407) or status >= 500 or (status == 404 and not is_json)
 
 
 def _bounded(response: httpx2.Response, limit: int, max_values: int) -> Callable[[], Coroutine[Any, Any, bytes]]:

@@ -23,7 +23,7 @@ from smcp_computer.mcp.errors import RequestRefused, ServerDied, ServerError, Se
 from smcp_computer.mcp.resources import LISTS, REQUEST_S, Json, Kind, Lists, Resources
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
 from smcp_proto.finder import Document
-from smcp_proto.uris import DPE, WINDOW, DpeUri, WindowUri, host_of, scheme_of, window_uri, without_query
+from smcp_proto.uris import DPE, DpeUri, WindowUri, host_of, scheme_of, window_uri, without_query
 from smcp_proto.validation import refused
 from smcp_service.lifecycle import Background
 
@@ -64,15 +64,11 @@ class Listing(dict[str, Json]):
         (desktop.txt, Window URI). A page or an element belongs to its document, whose query only chooses a format."""
         if uri in self:
             return uri
-        match scheme_of(uri):
-            case scheme if scheme == WINDOW:
-                window = window_uri(uri)
-                return None if window is None else self.windows.get(window)
-            case scheme if scheme == DPE:
-                path = without_query(uri)
-                return uri if path in self or "/".join(path.split("/", 4)[:4]) in self else None
-            case _:
-                return None
+        if (window := window_uri(uri)) is not None:
+            return self.windows.get(window)
+        path = without_query(uri)
+        is_listed = path in self or "/".join(path.split("/", 4)[:4]) in self
+        return uri if is_listed and scheme_of(uri) == DPE else None
 
 
 def _listed(server: str, uri: str, resource: Json) -> Document | None:
@@ -296,8 +292,7 @@ def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
         raw = cursor.encode("ascii")
         match orjson.loads(base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)):
             case [str(of_kind), str(of), int(begin)] if of_kind == kind and server in (None, of) and begin >= 0:
-                if not isinstance(begin, bool):
-                    return Position(kind, of, begin)
+                return Position(kind, of, begin)
     raise refused(CURSOR_FIELD, "is no cursor of this list")
 
 
