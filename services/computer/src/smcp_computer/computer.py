@@ -30,7 +30,7 @@ from smcp_computer.handlers.resources import resource_handlers
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.transports import Limits
-from smcp_computer.metrics import calls_timed, measure
+from smcp_computer.metrics import measure
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfferedResources, TellOffice
 from smcp_computer.pins import Pins
 from smcp_computer.redaction import shown
@@ -165,7 +165,6 @@ class Computer:
             start_s=settings.start_s if settings.restart else settings.wait_s,
             elicitations=OpenElicitations(settings.question_s),
             at_terminal=partial(elicit_at_terminal, terminal) if settings.elicit == "terminal" else None,
-            ended=calls_timed(self.metrics),
         )
         self.dispatcher = Dispatcher(
             {
@@ -284,7 +283,9 @@ class Computer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEAD_START_S):
                     await self.fleet.wait_settled(changes.started)
-                    await self.resources.index.list_known(changes.started)
+                    index = self.resources.index
+                    known = (index.list(name) for name in changes.started if index.features(name))
+                    await asyncio.gather(*known, return_exceptions=True)
         finally:
             is_same = self.resources.index.capabilities == capabilities
             self.outbox.release(without=[CAPABILITIES] if is_same else [])

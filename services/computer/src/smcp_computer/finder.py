@@ -8,7 +8,7 @@ it.
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
@@ -214,7 +214,12 @@ class Finder:
 
     async def __call__(self, request: GetFinderReq, call: Call) -> Answer:
         """One page. Raises Malformed: too many or too long keywords."""
-        _check(request.keywords or ())
+        keywords = request.keywords or ()
+        if len(keywords) > MAX_KEYWORDS:
+            raise refused("keywords", f"more than {MAX_KEYWORDS}")
+        for number, keyword in enumerate(keywords):
+            if len(keyword) > MAX_KEYWORD_LENGTH:
+                raise refused(f"keywords.{number}", f"longer than {MAX_KEYWORD_LENGTH} characters")
         budget = Budget(call, most=self.wait_s)
         hidden = self.access.hidden(call.caller)
         listed = await self.lists(budget.left / 2)
@@ -232,11 +237,3 @@ class Finder:
         if as_listed:
             rest[AS_LISTED] = as_listed
         return Answer(exact_json.written({"documents": found.documents, **rest}))
-
-
-def _check(keywords: Sequence[str]) -> None:
-    if len(keywords) > MAX_KEYWORDS:
-        raise refused("keywords", f"more than {MAX_KEYWORDS}")
-    for number, keyword in enumerate(keywords):
-        if len(keyword) > MAX_KEYWORD_LENGTH:
-            raise refused(f"keywords.{number}", f"longer than {MAX_KEYWORD_LENGTH} characters")

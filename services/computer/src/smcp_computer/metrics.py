@@ -5,20 +5,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smcp_computer.mcp.events import ServerStatus, State
-from smcp_service.metrics import Metrics
 
 if TYPE_CHECKING:
     from smcp_computer.computer import Computer
 
 
-def calls_timed(metrics: Metrics) -> Callable[..., None]:
-    return metrics.durations(
-        "smcp_computer_call_duration", "Requests for tools, until they are answered", "outcome"
-    ).add
-
-
 def measure(computer: "Computer") -> None:
     gauge, counter = computer.metrics.gauge, computer.metrics.counter
+    text = "Requests for tools, until they are answered"
+    computer.calls.ended = computer.metrics.durations("smcp_computer_call_duration", text, "outcome").add
     fleet, calls, index = computer.fleet, computer.calls, computer.resources.index
 
     def servers() -> dict[str, int]:

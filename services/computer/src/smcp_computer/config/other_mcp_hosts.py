@@ -145,13 +145,9 @@ def own_input(body: Any) -> Any:
 
 def with_variables(value: Any, variables: Mapping[str, str]) -> Any:
     """A copy of a JSON value whose strings have the value of each `${NAME}` of `variables`."""
-
-    def replaced(text: str, *_: str) -> str:
-        for name, known in variables.items():
-            text = text.replace(f"${{{name}}}", known)
-        return text
-
-    return changed(value, replaced)
+    return changed(
+        value, lambda text, *_: re.sub(r"\$\{(\w+)\}", lambda found: variables.get(found[1], found[0]), text)
+    )
 
 
 RUNNERS: Final[Mapping[str, tuple[str, ...]]] = {

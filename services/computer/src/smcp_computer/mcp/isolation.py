@@ -47,8 +47,13 @@ def launch_of(parameters: MCPServerStdioParameters, host: HostSettings) -> proce
         env = {name: os.environ[name] for name in host.environment if name in os.environ}
     user = None
     if host.user is not None:
-        account = _account(host.user)
+        try:
+            account = pwd.getpwnam(host.user)
+        except KeyError:
+            raise CannotRun(f"user: this host has no user {host.user!r}") from None
         if account.pw_uid != os.geteuid():  # else it is so already, and only root may set even its own groups
+            if os.geteuid() != 0:
+                raise CannotRun(f"user: only a Computer that runs as root can start a server as {host.user!r}")
             user = (account.pw_uid, account.pw_gid, os.getgrouplist(account.pw_name, account.pw_gid))
         if host.environment is None:
             env |= {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
@@ -81,16 +86,6 @@ async def check_sandbox(launch: process.Launch, host: HostSettings) -> None:
             failure = said or "bwrap failed" if sandbox.status else ""
     if failure:
         raise CannotRun(f"sandbox: cannot be made on this host: {failure}")
-
-
-def _account(user: str) -> pwd.struct_passwd:
-    try:
-        account = pwd.getpwnam(user)
-    except KeyError:
-        raise CannotRun(f"user: this host has no user {user!r}") from None
-    if os.geteuid() != 0 and account.pw_uid != os.geteuid():
-        raise CannotRun(f"user: only a Computer that runs as root can start a server as {user!r}")
-    return account
 
 
 def _limits(limits: ProcessLimits, uid: int) -> list[tuple[int, tuple[int, int]]]:

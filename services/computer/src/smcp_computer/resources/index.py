@@ -206,10 +206,6 @@ class ResourceIndex:
         self._events.tell(events.ResourcesListed(server))
         return kept.listing
 
-    async def list_known(self, servers: Iterable[str]) -> None:
-        """Return when the lists of those of the servers that have resources were taken, or could not be."""
-        await asyncio.gather(*(self.list(name) for name in servers if self.features(name)), return_exceptions=True)
-
     async def items(self, kind: Kind, server: str, timeout: float) -> Sequence[Json]:
         """The server's items of a kind; only resources come from memory. Raises as `list`."""
         if kind == "resources":
