@@ -32,7 +32,6 @@ _log = logging.getLogger("smcp_computer.confirmation")
 
 SETTING: Final = "SMCP_CONFIRM"
 PROGRAM: Final = "SMCP_CONFIRM_COMMAND"
-HOUR_S: Final = 3600.0
 
 
 class Answer(StrEnum):
@@ -174,7 +173,7 @@ class Confirmation:
                 return None
             answer = await self._asker(target, request, user)
             if answer in (Answer.ALWAYS, Answer.HOUR):
-                until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
+                until = time.monotonic() + 3600 if answer is Answer.HOUR else float("inf")
                 self._remembered[target.ref] = (_allowed(target), until)
             return answer
 

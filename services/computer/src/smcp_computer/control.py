@@ -37,8 +37,6 @@ LOCAL: Final = "user of this host"
 """The name of whoever calls by the socket, in the log and in questions."""
 SETTLE_S: Final = 10.0
 """How long a command waits for the server that it starts: its user wants to see whether it works."""
-IN_FLIGHT: Final = ("running", "asking")
-"""Outcomes of calls that have not ended."""
 SHUTDOWN_S: Final = 1.0
 """How long an answer may hold up the end of the process."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -139,7 +137,7 @@ class Control:
                     **asdict(each),
                     "warnings": [*each.warnings, *self._computer.pins.warnings(each.name)],
                     "tools": tools[each.name],
-                    "calls": sum(call["outcome"] in IN_FLIGHT for call in recent.get(each.name, ())),
+                    "calls": sum(call["outcome"] in ("running", "asking") for call in recent.get(each.name, ())),
                 }
                 for each in self._computer.fleet.statuses()
             ],

@@ -194,8 +194,6 @@ def first_text(result: Mapping[str, Any]) -> str | None:
 MAX_KEYWORDS: Final = 64
 """Each is looked for in every document."""
 MAX_KEYWORD_LENGTH: Final = 1024
-AS_LISTED: Final = "a2c_as_listed"
-"""How many documents the Computer knows no metadata of now: what is answered may lack them, or have them elsewhere."""
 
 Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
 """What each server that takes part lists now; given the seconds that there are for finding that out."""
@@ -235,5 +233,5 @@ class Finder:
         )
         rest = {"total_count": found.total_count, "req_id": request.req_id}
         if as_listed:
-            rest[AS_LISTED] = as_listed
+            rest["a2c_as_listed"] = as_listed  # found may lack them, or have them elsewhere
         return Answer(exact_json.written({"documents": found.documents, **rest}))

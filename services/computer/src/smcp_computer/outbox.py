@@ -164,8 +164,6 @@ class OfferedResources:
                 self._hosts.pop(server, None)
                 for scheme in SCHEMES:
                     self._listed.pop((server, scheme), None)
-            case _:
-                pass
 
     def _on_update(self, server: str, uri: str) -> None:
         self.cache.changed(server, uri)

@@ -46,7 +46,8 @@ class Redactor:
         new = parts - self._values.keys()
         if not new:
             return
-        known = self._values | {value: (_unchanged(value), _escaped(value)) for value in new}
+        unchanged = {value: max(re.findall(r"[A-Za-z0-9]+", value), key=len, default="") for value in new}
+        known = self._values | {value: (unchanged[value], _escaped(value)) for value in new}
         self._values = dict(sorted(known.items(), key=lambda item: len(item[0]), reverse=True))
         encoded = {form for value in self._values if len(value) >= MIN_WITHIN_WORDS for form in _in_base64(value)}
         self._in_base64 = sorted(encoded, key=len, reverse=True)
@@ -89,10 +90,6 @@ def _is_long(value: Any) -> bool:
             case list(items):
                 left += items
     return size > MAX_ERROR
-
-
-def _unchanged(value: str) -> str:
-    return max(re.findall(r"[A-Za-z0-9]+", value), key=len, default="")
 
 
 def _escaped(value: str) -> re.Pattern[str]:
@@ -164,7 +161,6 @@ _PUBLIC: Final = re.compile(
 """Values that are no secrets, and would be missed in every log line."""
 _WORD_OF_TEXT: Final = re.compile(r"[A-Za-z]{1,12}|[\d.]{1,7}")
 """One of several words of a value that is alone no secret."""
-_LITERAL: Final = "looks like a literal secret: `smcp-computer secrets set ID` keeps it, and ${input:ID} stands for it"
 _WELL_KNOWN: Final = frozenset({"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "LANG", "HOSTNAME"})
 """Environment variables that are no secrets, and are parts of many texts."""
 
@@ -224,7 +220,8 @@ def literal_secrets(config: ComputerConfig) -> list[str]:
     for index, definition in enumerate(config.inputs.values()):
         if isinstance(definition, schemas.MCPServerCommandInput):
             found += (f"inputs[{index}].{path}" for path, _ in _secrets({"args": definition.args}, wide=False))
-    return [f"{place}: {_LITERAL}" for place in dict.fromkeys(found)]
+    why = "looks like a literal secret: `smcp-computer secrets set ID` keeps it, and ${input:ID} stands for it"
+    return [f"{place}: {why}" for place in dict.fromkeys(found)]
 
 
 def secrets_of_input(definition: schemas.MCPServerCommandInput) -> Iterator[str]:

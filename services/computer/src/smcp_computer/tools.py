@@ -105,10 +105,6 @@ class Catalogue:
         return self._listing
 
     @property
-    def servers(self) -> Collection[str]:
-        return self._supervisors.keys()
-
-    @property
     def counts(self) -> Counter[str]:
         """How many tools each server has that are not forbidden, also while it is not ready."""
         return Counter(ref.server for ref in self._listed_names)

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
@@ -213,28 +214,24 @@ def _run(main: Any) -> None:
     print_command(main)
 
 
+@dataclass
 class _Shown:
     """Prints records that are wanted, each once: whole ones, or some of their `fields`, and at `most` so many."""
 
-    def __init__(
-        self,
-        wanted: Wanted,
-        *,
-        as_json: bool,
-        as_csv: bool = False,
-        fields: Collection[str] = (),
-        most: int | None = None,
-    ) -> None:
-        self.wanted = wanted
-        self.count = 0
-        self._json, self._csv, self._fields, self._most = as_json, as_csv, fields, most
-        self._repeats = DuplicateRecords()
-        if as_csv:
+    wanted: Wanted
+    as_json: bool
+    as_csv: bool = False
+    fields: Collection[str] = ()
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        self.count, self._repeats = 0, DuplicateRecords()
+        if self.as_csv:
             typer.echo(audit_reader.csv_line(list(audit_reader.COLUMNS)))
 
     @property
     def full(self) -> bool:
-        return self.count == self._most
+        return self.count == self.most
 
     def expect(self, line: Line) -> None:
         """The record is shown later, if no other says what became of its call."""
@@ -250,13 +247,13 @@ class _Shown:
             return
         self.count += 1
         text = re.sub("[\t\r\n]", " ", line.raw.decode())  # in JSON they stand between values only
-        if self._fields:
-            record = {field: record.get(field) for field in self._fields}
+        if self.fields:
+            record = {field: record.get(field) for field in self.fields}
             text = json.dumps(record, ensure_ascii=False)
-        if self._csv:
+        if self.as_csv:
             typer.echo(audit_reader.csv_line([record.get(column) for column in audit_reader.COLUMNS]))
         else:
-            typer.echo(escaped_json(text) if self._json else _line(record))
+            typer.echo(escaped_json(text) if self.as_json else _line(record))
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -28,8 +28,6 @@ MOST_WINDOWS: Final = 2000
 """Of one server; more than models can read. A server may list 50,000, and starting to read so many takes a second."""
 KEPT_BYTES: Final = 16 * 1024 * 1024
 """At most this many bytes of windows are kept: hundreds of times what a model can read."""
-_WINDOW_OVERHEAD: Final = 1024
-"""Memory of a kept window in bytes, without its URI and text."""
 _NOT_LISTED: Final[Json] = {"uri": "window://not-listed-yet"}
 """Stands for the windows of a server whose list is not known."""
 
@@ -228,7 +226,7 @@ class Desktop:
             return None
         given = [content.get("text") for content in contents if isinstance(content, dict)]
         texts = [text for text in given if isinstance(text, str)]
-        read = WindowRead(contents, _WINDOW_OVERHEAD + len(uri) + len(orjson.dumps(texts)), at)
+        read = WindowRead(contents, len(uri) + len(orjson.dumps(texts)), at)
         # kept as one text without the blobs, which are not shown: a server may send thousands of empty texts
         self._kept.pop(key, None)
         self._kept[key] = replace(read, contents=[{"text": "\n\n".join(texts) if any(texts) else ""}] if texts else [])
@@ -240,8 +238,6 @@ class Desktop:
                 self._running.pop((server, uri), None)  # the next desktop asks anew
             case ServerGone(server):
                 self._kept = {key: read for key, read in self._kept.items() if key[0] != server}
-            case _:
-                pass
 
 
 def _rank(resource: Json) -> tuple[bool, float]:

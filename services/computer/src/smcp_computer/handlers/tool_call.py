@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -112,7 +112,7 @@ class ToolCalls:
         self._in_flight: set[CallRecord] = set()
         self.by_server = Counter[tuple[str, ...]]()
         """Calls that an MCP server was to run, by it and their outcome."""
-        self._recent: dict[str, deque[CallRecord]] = {}
+        self._recent: defaultdict[str, deque[CallRecord]] = defaultdict(lambda: deque(maxlen=RECENT))
         """By server, those that ended, the newest last."""
 
     async def __call__(self, request: ToolCallReq, call: Call) -> Answer:
@@ -202,11 +202,7 @@ class ToolCalls:
             return
         record.took = record.seconds
         self._in_flight.discard(record)
-        if (ended := self._recent.get(record.server)) is None:
-            known = {"", *self.catalogue.servers}  # those of servers that were removed go when another one comes
-            self._recent = {server: ended for server, ended in self._recent.items() if server in known}
-            ended = self._recent[record.server] = deque(maxlen=RECENT)
-        ended.append(record)
+        self._recent[record.server].append(record)
 
     async def aclose(self) -> None:
         """Answer what still runs as broken off, and stop it. Idempotent."""

@@ -129,8 +129,6 @@ class ServerEvents:
                 return
             case ServerReady(server) | ServerRemoved(server):
                 self._warned.pop(server, None)
-            case _:
-                pass
         for listener in self._listeners:
             listener(event)
 

@@ -171,8 +171,6 @@ class Watch:
             case JSONRPCResponse(id=id_) | JSONRPCError(id=id_):
                 self._over(id_)
                 answers = 1
-            case _:
-                pass
         self._unread += answers
         try:
             await self._write.send(item)
@@ -205,8 +203,6 @@ class Watch:
                 self._over(cancelled_request_id_from_params(params))
             case JSONRPCRequest(id=id_):
                 self._asked[coerce_request_id(id_)] += 1
-            case _:
-                pass
         return False
 
     def _settle(self, id_: str | int, answer: Answer) -> None:
@@ -233,8 +229,6 @@ class Watch:
                     error.message = str(self.redactor.redact_json(error.message))
                 except ValueError:
                     error.message, error.data = _LARGE, None
-            case _:
-                pass
 
     def end(self, why: str = "") -> None:
         """The connection has ended: no call gets an answer any more."""

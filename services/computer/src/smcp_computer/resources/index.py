@@ -265,8 +265,6 @@ class ResourceIndex:
                 if not (server.is_followed or isinstance(event, events.ServerGone)):
                     server.is_followed = True
                     self._tasks.start(self._follow(event.server, server), name=f"resources:{event.server}")
-            case _:
-                pass
 
 
 class Position(NamedTuple):

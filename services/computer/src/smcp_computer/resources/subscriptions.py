@@ -137,8 +137,6 @@ class Subscriptions:
                 upstream.asking.clear()
             case events.ResourcesUnsubscribed(_, uris):
                 upstream.subscribed -= uris
-            case _:
-                pass
 
     @property
     def agents(self) -> frozenset[str | None]:
