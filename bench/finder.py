@@ -30,7 +30,7 @@ from bench.processes import BIN, line_of, services_env, start, start_nats, wait_
 from smcp_bus.callers import Caller
 from smcp_bus.dispatch import Dispatcher
 from smcp_computer.access import Access
-from smcp_computer.finder import AS_LISTED, Finder, MetadataCache
+from smcp_computer.finder import Finder, MetadataCache
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.resources.index import Listing
 from smcp_computer.tools import Catalogue, History
@@ -182,7 +182,7 @@ async def _until_complete(agent: Agent) -> None:
         while True:
             agent.told.clear()
             answer = await agent.finder(COMPUTER)
-            if answer.get("total_count") == DOCUMENTS and AS_LISTED not in answer:
+            if answer.get("total_count") == DOCUMENTS and "a2c_as_listed" not in answer:
                 return
             await agent.told.wait()
 

@@ -5,6 +5,7 @@ What is not allowed is not listed, and is 403 where it is named. Whether a call 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -69,13 +70,11 @@ class Access:
         return tool_results.failed(f"this Computer has no tool {name!r}{hint}")
 
     def _may_call(self, caller: Caller, name: str) -> bool:
-        target = self._catalogue.find(name)
-        try:
-            if target is not None:
+        with suppress(NotAllowed):
+            if (target := self._catalogue.find(name)) is not None:
                 self.check(caller, target)
-        except NotAllowed:
-            return False
-        return target is not None
+                return True
+        return False
 
     def _is_allowed(self, host: HostSettings, caller: Caller) -> bool:
         allow = host.allow

@@ -99,11 +99,10 @@ def running() -> list[RunningComputer]:
 
 def _known_servers(context: typer.Context) -> list[str]:
     """For the completion of a shell, which shows no errors."""
-    try:
+    with suppress(Failure):
         computer = find(context.params.get("office"), context.params.get("name"))
         return [each["name"] for each in computer.ask("GET", "status")["servers"]]
-    except Failure:
-        return []
+    return []
 
 
 Office = Annotated[str | None, typer.Option(help="The Computer's office, where several run here [SMCP_OFFICE]")]

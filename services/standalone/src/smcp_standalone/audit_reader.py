@@ -48,10 +48,9 @@ class Line:
 
     def read(self) -> dict[str, Any] | str:
         """The record, or why it is none, to be shown behind `where`."""
-        try:
+        record = None
+        with suppress(orjson.JSONDecodeError):
             record = orjson.loads(self.raw)
-        except orjson.JSONDecodeError:
-            return "is no whole record"
         if not isinstance(record, dict) or not isinstance(kind := record.get("kind"), str):
             return "is no whole record"
         office = record.get("office")

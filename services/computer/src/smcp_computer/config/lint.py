@@ -6,6 +6,7 @@ A problem keeps a Computer from running. A warning does not: `run` logs it, and 
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -274,12 +275,10 @@ def _of_type(kind: Any, models: Mapping[str, T]) -> list[T]:
 
 
 def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not any(map(str.isspace, url))
+    with suppress(ValueError):
+        parts, has_space = urlsplit(url), any(map(str.isspace, url))
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not has_space
+    return False
 
 
 def _unknown(body: Any, known: Collection[str]) -> list[str]:

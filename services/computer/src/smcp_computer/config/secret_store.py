@@ -158,9 +158,8 @@ def _in_keyring(user: str, new: str | None = None) -> str | None:
     import keyring  # noqa: PLC0415 -- looks for its backends, which takes a tenth of a second
     from keyring.errors import KeyringError  # noqa: PLC0415
 
-    try:
+    with suppress(KeyringError):
         if new is not None:
             keyring.set_password(SERVICE, user, new)
         return keyring.get_password(SERVICE, user)
-    except KeyringError:
-        return None
+    return None

@@ -250,10 +250,9 @@ def _children(process: psutil.Process) -> list[int]:
 
 def is_stopped(pid: int | None) -> bool:
     """Whether a process was stopped (SIGSTOP), and cannot go on by itself."""
-    try:
+    with suppress(psutil.Error):
         return pid is not None and psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    except psutil.Error:
-        return False
+    return False
 
 
 def _failure(step: str, number: int, launch: Launch) -> str:
