@@ -175,26 +175,94 @@ async def test_what_a_client_sent_on_a_connection_that_it_resets_is_forgotten_at
             await eventually(forgotten, message="connections that were reset are kept")
 
 
-async def test_a_session_keeps_the_body_of_its_newest_request_once_at_most(tmp_path: Path) -> None:
-    anna = key_of(tmp_path / "keys.json", "anna")
-    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **anna}
-    body = orjson.dumps(INITIALIZE) + b" " * (MIB // 2)
-    async with with_keys(tmp_path / "keys.json") as service, aiohttp.ClientSession(headers=headers) as http:
+async def session(http: aiohttp.ClientSession, url: str, key: dict[str, str]) -> dict[str, str]:
+    """A session up to MCP 2025-11-25 by plain HTTP: the headers of its further requests."""
+    headers = {"Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": "2025-11-25", **key}
+    async with http.post(url, json=INITIALIZE, headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        await answer.read()
+        return {**headers, "Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
 
-        async def opened() -> None:
-            async with http.post(service.office("lab-1"), data=body) as answer:
-                assert answer.status == 200, await answer.text()
+
+def call_of(name: str, number: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    params = {"name": name, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+async def test_a_session_keeps_nothing_of_a_large_request(tmp_path: Path) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    large: dict[str, Any] = {"text": "a" * (MIB // 2), "numbers": list(range(10_000))}
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(with_keys(tmp_path / "keys.json"))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+
+        async def used(message: dict[str, Any], status: int) -> None:
+            headers = await session(http, service.office("lab-1"), anna)
+            async with http.post(service.office("lab-1"), json=message, headers=headers) as answer:
+                assert answer.status == status
                 await answer.read()
 
-        await opened()
+        kinds = [
+            (call_of("unknown", 2, large), 200),
+            ({"jsonrpc": "2.0", "method": "notifications/x", "params": large}, 202),
+        ]
+        for kind in kinds:
+            await used(*kind)
         with traced_memory():
-            for _ in range(20):
-                await opened()
+            for _ in range(10):
+                for kind in kinds:
+                    await used(*kind)
 
-            async def kept_once() -> bool:
-                return live_bytes() < 20 * len(body) * 1.5
+            async def forgotten() -> bool:
+                return live_bytes() < 4 * MIB
 
-            await eventually(kept_once, message="sessions keep more than one copy of a body")
+            await eventually(forgotten, message="sessions keep the body of their newest request")
+
+
+async def test_a_first_request_of_a_session_is_short_as_it_is_kept(tmp_path: Path) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    async with with_keys(tmp_path / "keys.json") as service, aiohttp.ClientSession() as http:
+        body = orjson.dumps(INITIALIZE) + b" " * http_limits.CONNECTION_BYTES
+        async with http.post(service.office("lab-1"), data=body, headers=anna) as answer:
+            assert answer.status == 413
+            assert (await answer.json())["error"]["data"] == {"limit": http_limits.CONNECTION_BYTES}
+        assert await asked(http, service, anna) == 200
+
+
+async def test_a_call_in_a_session_counts_until_it_ends_although_its_client_disconnects(tmp_path: Path) -> None:
+    keys, end = tmp_path / "keys.json", asyncio.Event()
+    evil = key_of(keys, "evil", quota=Quota(calls_in_flight=1))
+
+    async def answered_late(data: dict[str, Any]) -> Any:
+        await end.wait()
+        return {"content": [{"type": "text", "text": "late"}]}
+
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(fake_gateway())
+        gateway.computers["red"] = [tool("sleep")]
+        gateway.answers["client:tool_call"] = answered_late
+        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=keys))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        url = service.office("lab-1")
+        headers = await session(http, url, evil)
+        async with http.post(url, json=call_of("sleep", 2, {}), headers=headers) as answer:
+            assert answer.status == 200
+            await eventually(lambda: gateway.seen("client:tool_call"))
+            answer.close()
+
+        async def status() -> int:
+            async with http.post(url, json=call_of("sleep", 3, {}), headers=headers) as answer:
+                await answer.read()
+                return answer.status
+
+        for _ in range(20):  # in this time the service notices that the first client is gone
+            assert await status() == 429
+        end.set()
+
+        async def free() -> bool:
+            return await status() == 200
+
+        await eventually(free)
 
 
 async def test_connections_that_a_client_closes_before_its_answers_have_ended_count_no_longer(tmp_path: Path) -> None:

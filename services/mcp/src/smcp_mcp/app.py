@@ -142,8 +142,10 @@ class McpEndpoint(BaseRoute):
     async def _answer_counted(self, exchange: BufferedRequest, office: str, holder: RequestHolder) -> str:
         """Counts a request as in flight, and a stream of notifications as a connection. Raises RateLimited."""
         settings, quotas, subject = self._settings, self._quotas, self._access.subject(exchange.request)
-        with ExitStack() as counted, self.bodies.of(subject) as hold:
-            counted.callback(quotas.end, quotas.begin(holder, 0), 0)
+        with exchange.in_use() as counted:
+            hold = counted.enter_context(self.bodies.of(subject))
+            call = counted.enter_context(ExitStack())
+            call.callback(quotas.end, quotas.begin(holder, 0), 0)
             exchange.count_bytes = partial(quotas.arrived, holder)
             try:
                 await exchange.read(settings.max_request, settings.max_values, hold)
@@ -151,7 +153,7 @@ class McpEndpoint(BaseRoute):
                 return await exchange.refuse(408, f"the body did not come within {BODY_S:g} s", code=INVALID_REQUEST)
             if exchange.streams:
                 quotas.connected(holder)
-                counted.close()
+                call.close()
                 counted.callback(quotas.disconnected, holder)
             turn = asyncio.Event()
             begins = self._beginning.ask(1, turn.set, subject)

@@ -28,6 +28,7 @@ from starlette.types import Message, Receive, Scope, Send
 from smcp_bus import exact_json
 from smcp_proto.errors import RateLimited, TooLarge
 from smcp_proto.validation import malformed, refused
+from smcp_service.http_limits import CONNECTION_BYTES
 
 PASSED_ON: Final = "smcp-passed-on"
 """The header of a peer's request."""
@@ -63,6 +64,11 @@ class BufferedRequest:
         """Called with the size of the request's body, and of each part of the answer's."""
         self.session = ExitStack()
         """What ends with the session that the request begins."""
+        self._counted = ExitStack()
+        self._users: int | None = 0
+        """Who works for the request; None: it has ended."""
+        self.is_large = False
+        """A session would keep more than a few KB of it: see `forgotten`."""
         self._whole = True
         """The last event that was sent is complete."""
         self._gone = False
@@ -119,7 +125,11 @@ class BufferedRequest:
         if self.request.method == "POST":
             _check_message(message)
         self.streams = self.request.method == "GET" or self.method == _LISTEN
+        if self.method == "initialize" and len(self.body) > CONNECTION_BYTES:  # the MCP SDK keeps it for the session
+            details = {"limit": CONNECTION_BYTES}
+            raise TooLarge(f"`initialize` has more than {CONNECTION_BYTES} bytes", details=details)
         if len(self.body) > exact_json.SMALL_BYTES:  # the MCP SDK parses it again: let other tasks run first
+            self.is_large = True
             await asyncio.sleep(0)
 
     async def receive(self) -> Message:
@@ -132,6 +142,34 @@ class BufferedRequest:
             for then in list(self._when_gone):
                 then()
         return message
+
+    @contextmanager
+    def in_use(self) -> Iterator[ExitStack]:
+        """What it gives ends when nobody works for the request any more: a call of MCP 2025 runs on in its session
+        when the client disconnects. Raises MCPError: the request has ended."""
+        if self._users is None:
+            raise MCPError(INTERNAL_ERROR, "the client has disconnected")
+        self._users += 1
+        try:
+            yield self._counted
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._users = self.body = None
+                self._counted.close()
+
+    def forgotten(self) -> tuple[Scope, Receive, Send]:
+        """A small message in its session, without a meaning: the MCP SDK keeps the newest one of each session."""
+        body = b'{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}'
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            pass
+
+        headers = [header for header in self.request.scope["headers"] if header[0] != b"content-length"]
+        return {**self.request.scope, "headers": headers}, receive, send
 
     @staticmethod
     def of(request: Request) -> "BufferedRequest":

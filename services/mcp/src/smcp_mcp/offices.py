@@ -33,7 +33,7 @@ from smcp_service.settings import listed
 LAST_CALLS_S: Final = 5.0
 """How long running calls may take when the office is being left: other replicas wait for its seat meanwhile."""
 MAX_SESSIONS: Final = 1000
-"""Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB, and its newest request."""
+"""Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -57,14 +57,17 @@ def _when_gone(context: Context, then: Callable[[], None]) -> AbstractContextMan
 
 
 async def _keep_counted(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Have the session that this request begins counted until it ends, and not only until the request is answered."""
-    if ctx.method == "initialize" and ctx.request is not None:
-        exchange = BufferedRequest.of(ctx.request)
-        if exchange.may_begin_session:
+    """Have the session that this request begins counted until it ends, and not only until the request is answered; and
+    the request until it was carried out, and not only until its client disconnects."""
+    if ctx.request_id is None or ctx.request is None:
+        return await call_next(ctx)
+    exchange = BufferedRequest.of(ctx.request)
+    with exchange.in_use():
+        if ctx.method == "initialize" and exchange.may_begin_session:
             counted = exchange.session.pop_all()
             # the MCP SDK (below 2.4) means this stack for middleware, and has no public name for the connection yet
             ctx.session._connection.exit_stack.callback(counted.close)  # noqa: SLF001
-    return await call_next(ctx)
+        return await call_next(ctx)
 
 
 class SeatTaken(Exception):
@@ -96,6 +99,8 @@ class HeldOffice:
                     self._quotas.connected(sessions)
                     counted.callback(self._quotas.disconnected, sessions)
                 await self._manager.handle_request(exchange.request.scope, exchange.receive, exchange.send)
+                if exchange.is_large and exchange.has_session:
+                    await self._manager.handle_request(*exchange.forgotten())
         finally:
             del self._requests[scope]
             self._one_less.set()
