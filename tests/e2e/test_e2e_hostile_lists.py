@@ -91,7 +91,7 @@ async def answer_tools(data: Any) -> Any:
 
 
 async def test_computers_that_list_and_announce_tools_without_end_cost_another_office_little(nats_url: str) -> None:
-    """smcp-mcp grew by 180 MiB, and a list of the other office took up to 1.8 s more before."""
+    """Before there were limits, smcp-mcp grew by 180 MiB, and the other office's list took up to 1.8 s more."""
     common = {"SMCP_NATS_URL": nats_url, "SMCP_LOG_FORMAT": "json", "SMCP_LEASE_S": "5"}
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context

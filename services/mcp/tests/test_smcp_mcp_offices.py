@@ -427,7 +427,7 @@ async def test_an_unknown_query_parameter_is_400_and_named() -> None:
 async def test_a_client_of_an_office_without_computers_is_told_so(era: str) -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
         async with office_client(service.office("ofice") + "?tools=search", era) as client:
-            assert "the office has no tools now: is a Computer in it" in (client.client.instructions or "")
+            assert "As you connect, the office has no tools: is a Computer in it" in (client.client.instructions or "")
             assert "is a Computer in it, and is the name of the office right?" in await client.text(
                 "search_tools", query="x"
             )

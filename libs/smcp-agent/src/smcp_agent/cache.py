@@ -29,24 +29,24 @@ MIB: Final = 1024 * 1024
 MAX_ANSWERS: Final = 32
 """Answers that are kept."""
 MAX_KEPT: Final = 32 * MIB
-"""For all kept answers, and for the tools of an office, as `size_of` counts: some 7,000 tools of 700 bytes of JSON, and
-never more than 16,384, which others in the process have to be patient with. Who is there first keeps its tools."""
+"""Bytes of all kept answers, and of all tools of an office (`size_of`): some 7,000 tools of 700 bytes of JSON, and at
+most 16,384, since long lists delay others in the process. Computers that came first keep their tools."""
 VALUE: Final = 128
-"""Bytes that Python takes for each value beside its text, on the average of nested objects."""
+"""Bytes that Python takes for each value beside its text: the average of nested objects."""
 LEAST_TOOL: Final = 2048
-"""Bytes that any tool counts, since it is listed, named and searched."""
+"""Bytes that each tool counts at least, since listing, naming and searching it takes time, too."""
 READ_PER_S: Final = 16 * MIB
-"""So many bytes of tools an office may have read in a second: that takes a tenth of the event loop."""
+"""Bytes of tools (`size_of`) that are read for one office in a second: a tenth of the event loop's time."""
 LEAST_READ: Final = MIB // 8
-"""What each answer counts for that: the smallest takes 0.5 ms."""
+"""Bytes that each answer counts at least in `READ_PER_S`: the smallest takes 0.5 ms."""
 UNUSED: Final = MIB // 4
-"""What an answer counts for which nobody waits any more: its JSON alone is read."""
+"""Bytes that an answer counts if nobody waits for it any more: it is parsed as JSON, and no further."""
 MALFORMED: Final = 8 * MIB
 """What a list counts that cannot be read: as much as the largest that can."""
 READ_AT_ONCE: Final = 4
 """Computers of an office that are asked at a time: each answer may have some MiB."""
 SLOW_S: Final = 1.0
-"""So long after it was asked, a Computer keeps no other one waiting any more."""
+"""Seconds after which a Computer that has not answered no longer counts in `READ_AT_ONCE`: the next is asked."""
 TURN_S: Final = 0.005
 """How long one task works before others run: all offices of a process share one event loop."""
 PASSING: Final = (Unavailable, TimedOut, RateLimited)
@@ -61,7 +61,7 @@ Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
 def size_of(found: str) -> int:
-    """About how many bytes of memory it takes that was read as JSON, by its `repr`: too many, not too few."""
+    """About how many bytes of memory a JSON value takes, estimated from its `repr`: rather too many than too few."""
     text = found.encode()
     return len(text) + VALUE * (text.count(b",") + text.count(b"[") + text.count(b"{"))
 
@@ -248,7 +248,7 @@ class ToolCache:
                 tools, is_other = await self._ask_in_turn(computer, entry)
             except SmcpError as error:
                 self._cost(entry, MALFORMED if isinstance(error, BadReply) else 0)
-                entry.error, entry.is_news = without_traceback(error), True  # which would hold a list that is too large
+                entry.error, entry.is_news = without_traceback(error), True  # a traceback keeps the refused list
                 entry.tried.set()
                 if isinstance(error, Closed):
                     return

@@ -146,7 +146,7 @@ class ResourceMethods:
     _subscriptions: Subscriptions
     _room: Office
     _listed = 0
-    """What the lists count that are read now."""
+    """The sizes (`size_of`) of all lists that are being read."""
 
     async def get_desktop(self, computer: str, *, size: int | None = None, window: str | None = None) -> JsonObject:
         """A Computer's desktop, asked of it now: the protocol's GetDeskTopRet.
@@ -323,7 +323,7 @@ class ResourceMethods:
                 sizes[page.get("computer")] += size
                 self._listed += size
                 if max(sizes.values()) > MAX_LIST or self._listed > MAX_KEPT:
-                    raise TooLarge(f"more than {MAX_LIST} bytes are listed, or {MAX_KEPT} by all Computers at a time")
+                    raise TooLarge(f"the list takes over {MAX_LIST} bytes, or all lists at a time over {MAX_KEPT}")
                 yield page
                 if (cursor := page.get("nextCursor")) is None:
                     return

@@ -20,7 +20,7 @@ RETRY_S: Final = 1.0
 RECONNECT_S: Final = 10
 """The same for a connection."""
 LATEST_S: Final = 30.0
-"""Large messages above the quota of bytes wait for at most so long, as most requests do; others are refused."""
+"""The longest wait of a large message above the quota of bytes: the time of most requests. A longer one is refused."""
 ROUND: Final = 8
 """Events of one office that are begun in one round of the event loop. Each takes some 0.3 ms."""
 SUBJECT_ROUND: Final = 4 * ROUND

@@ -113,7 +113,7 @@ async def validated(text: bytes, most: int, what: str, name: str) -> tuple[int, 
 
 
 async def read_answer(text: bytes, what: str) -> dict[str, Any]:
-    """The JSON object of an answer that is to be changed, and whose values were counted; empty where it is none.
+    """The JSON object of an answer that is to be changed; empty if it is none. The caller has counted its values.
 
     Raises:
         TooLarge: it has more than `LARGEST_READ` bytes.

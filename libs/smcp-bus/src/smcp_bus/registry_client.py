@@ -39,10 +39,12 @@ ROOM_S: Final = 10.0
 CONFIRM_S: Final = ROOM_S / 4
 """Two confirmations fit into the 5 s that a call waits for a Computer which is being confirmed."""
 AGAIN_S: Final = 0.1
-"""The shortest pause before a copy of a request (seconds): the many of 0.1 s when a host has died are sent once."""
+"""The shortest pause before a copy of a request (seconds): one whose time-out is 0.1 s, of which many are sent when a
+host has died, is sent once."""
 TRIES: Final = 20
-"""Tries of a request, whose time may be a lease of 2 s. With one of two registries suspended half of them are lost: of
-one a second all, once in 8 requests; of twenty, once in 2**20 (table of faults: a registry hangs past a lease)."""
+"""Copies of a request, whose time-out may be a lease of 2 s. With one of two registries suspended half of them are
+lost: with one a second, 1 request in 8 fails, and with twenty 1 in 2**20 (table of faults: a registry hangs past a
+lease)."""
 AT_ONCE: Final = 32
 """Requests of one kind that a process makes at a time where it has many: after an outage all processes do."""
 BATCH_AGAIN_S: Final = 2.0

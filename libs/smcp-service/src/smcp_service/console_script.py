@@ -1,4 +1,4 @@
-"""Runs a console script, and imports libraries without what a process does not use of them.
+"""Runs a console script, and imports libraries without their parts that the process does not use.
 
 It imports next to nothing itself: ctrl-C while the program is imported ends it at once."""
 
@@ -42,9 +42,9 @@ class _StandIn(ModuleType):
 
 
 def import_without(wanted: str, *unwanted: str) -> None:
-    """Import a module (`mcp.client`) while empty ones stand for others that it imports and this process does not use:
-    they take megabytes. Afterwards those are gone, and a later import gives the real ones. It depends on what the
-    library imports. Nothing happens where the library was imported before."""
+    """Import a module (`mcp.client`) without others that it imports and this process does not use: they take megabytes.
+    Empty modules stand for them meanwhile; a later import gives the real ones. It depends on what the library imports.
+    Does nothing if the library was imported before."""
     if wanted.partition(".")[0] in sys.modules:
         return
     stand_ins = {name: _StandIn(name) for name in unwanted if name not in sys.modules}

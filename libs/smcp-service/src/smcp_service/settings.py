@@ -173,8 +173,8 @@ S = TypeVar("S", bound=ServiceSettings)
 
 
 def load_settings(settings_class: type[S], **options: Any) -> S:
-    """The settings from the environment, where an empty variable counts as absent, and upper and lower case as the
-    same; `options` (from the command line) win over it, `None` is an absent option."""
+    """The settings from the environment: an empty variable counts as absent, and the case of its name does not matter.
+    `options` (from the command line) win over it; `None` is an absent option."""
     environ = {variable.upper(): value for variable, value in os.environ.items() if value}
     read = {name: environ[variable] for name in settings_class.model_fields if (variable := _variable(name)) in environ}
     given = {name: value for name, value in options.items() if value is not None}

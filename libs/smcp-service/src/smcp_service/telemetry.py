@@ -22,7 +22,7 @@ from opentelemetry import trace
 if TYPE_CHECKING:  # with it comes OpenTelemetry's SDK: 1 MB
     from smcp_service.tracer_provider import RequestTracerProvider
 
-# The dispatcher and the SDK, which import nothing of this package, set these keys.
+# The SDK, which does not import this package, sets this key (`smcp_proto.catalog.TRACE_ID_KEY`).
 TRACE_ID_KEY: Final = "smcp.trace_id"
 """Under this key of the OpenTelemetry context stands the id (an int) of the trace that begins."""
 FLUSH_S: Final = 5.0
@@ -83,6 +83,6 @@ def recorder() -> "RequestTracerProvider | None":
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         return None
-    from smcp_service.tracer_provider import RequestTracerProvider  # noqa: PLC0415 -- imported by who set the provider
+    from smcp_service.tracer_provider import RequestTracerProvider  # noqa: PLC0415 -- then it is imported already
 
     return provider if isinstance(provider, RequestTracerProvider) else None

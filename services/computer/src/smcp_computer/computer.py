@@ -53,7 +53,7 @@ _log = logging.getLogger("smcp_computer")
 
 HEAD_START_S: Final = 5.0
 """How long joining waits for MCP servers to start: an Agent that sees this Computer enter asks for its tools at once.
-Notifications of a changed configuration wait as long. After a restart it is half of the time that the seat is kept."""
+Notifications of a changed configuration wait as long. After a restart joining may wait for half of `SMCP_MOVE_S`."""
 READ_S: Final = 10.0
 """How long a changed file may take to read: it may be a pipe, or on a network disk that hangs."""
 EVENTS: Final = "smcp_computer.events"
@@ -229,7 +229,7 @@ class Computer:
                 await self.reload()
 
     async def reload(self) -> None:
-        """Read the file and the pins, and run them. A broken file changes nothing, and is the `config_problem`."""
+        """Read the file and the pins, and apply both. A broken file changes nothing, and is the `config_problem`."""
         async with self._reloading:
             try:
                 async with asyncio.timeout(READ_S):

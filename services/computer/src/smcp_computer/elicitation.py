@@ -277,7 +277,7 @@ class ToolCall:
         return tool_results.failed(f"the tool {self.request.tool_name!r} {why}")
 
     def says_that_it_waits(self) -> None:
-        """Tell the Agent, if it reads progress. Once: MCP wants each note of progress to be higher than the last."""
+        """Send a note of progress, if the Agent reads them. Only one: MCP requires `progress` to grow each time."""
         if self.running.progress is not None:
             self.running.progress.take(ToolProgress(progress=0, message="waits for approval at its Computer"))
 

@@ -95,7 +95,7 @@ def serve(
         strict=strict,
     )
     check_connection(settings)
-    if settings.gateway_url is None:  # over NATS it serves HTTP alone: aiohttp's client and its certificates take 3 MB
+    if settings.gateway_url is None:  # over NATS aiohttp is a server alone: its client, with certificates, takes 3 MB
         import_without("aiohttp", *(f"aiohttp.{name}" for name in ("client", "client_reqrep", "connector", "tracing")))
     configuration = load_config(settings.config)
     if check_config:

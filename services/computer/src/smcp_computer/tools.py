@@ -135,7 +135,7 @@ class Catalogue:
         return self._listed_names.get(ref, ref.tool)
 
     def is_forbidden(self, name: str, hidden: Collection[str] = ()) -> bool:
-        """Whether a server that is not `hidden` forbids what a caller means by `name`: original, alias or qualified."""
+        """Whether `name` (original, alias or qualified) is a forbidden tool of a server that is not `hidden`."""
         return any(ref.server not in hidden for ref in self._names.forbidden.get(name, ()))
 
     def candidates(self, name: str) -> list[str]:

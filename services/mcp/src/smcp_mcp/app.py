@@ -248,7 +248,7 @@ class _Protocol(H11Protocol):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(None)  # one that was reset it would keep, with its request, for the time of an idle one
+        super().connection_lost(None)  # uvicorn would keep one that was reset, and its request, for `IDLE_S`
 
     def send_400_response(self, msg: str) -> None:
         if self.conn.our_state is h11.IDLE:

@@ -48,7 +48,7 @@ class BufferedRequest:
         scope["headers"] = [header for header in scope["headers"] if header[0] != b"last-event-id"]
         self.request = Request(scope)
         self.body: bytes | None = None
-        """From when it was read until `receive` gives it away."""
+        """The body, once it is read and until `receive` returns it."""
         self.method: object = None
         """The method of the JSON-RPC message in the body; None if there is none."""
         self.streams = False

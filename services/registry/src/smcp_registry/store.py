@@ -43,7 +43,7 @@ MOVING: Final = "moving"
 ANSWER_S: Final = 2.0
 """How long the store may take for one read or write (seconds): a stream without quorum does not answer at all."""
 ATTEMPTS: Final = 8
-"""How often a decision is repeated because others wrote meanwhile, or this process was suspended."""
+"""How often a decision is tried: others may write meanwhile, or this process may be suspended."""
 AT_ONCE: Final = 32
 """Decisions of one kind, requests to one bucket, or questions to processes, that are made at the same time."""
 HISTORY: Final = 64

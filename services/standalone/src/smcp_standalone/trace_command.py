@@ -89,7 +89,7 @@ def _checked(url: str) -> str:
     except ValueError:
         usable = False
     if not usable or re.search("[^!-?A-~]", url):  # a login, with its @, is not shown
-        _fail(f"the URL of the store of traces: is not like {DEFAULT_URL}, in ASCII and without a login", 2)
+        _fail(f"the URL of the store of traces: has to be like {DEFAULT_URL}, in ASCII and without a login", 2)
     return url
 
 

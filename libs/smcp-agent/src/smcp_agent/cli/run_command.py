@@ -30,7 +30,7 @@ STOPPED: Final = 128
 ENDING: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGHUP)
 """They end a command as ctrl-C does, unless they are ignored, as `nohup` has it."""
 LOST_S: Final = 2.0
-"""A gateway that is replaced, or another one, has the Agent back sooner."""
+"""Seconds before a lost connection is reported: after a gateway's restart, or at another gateway, it is back sooner."""
 HELP_S: Final = 2.0
 """How long a completion may take, and the reason why there are no tools."""
 

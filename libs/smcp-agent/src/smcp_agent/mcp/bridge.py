@@ -46,7 +46,7 @@ from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool, ToolProgress
 from smcp_proto.validation import mended
 
 SHARE: Final = 0.1
-"""Of the time, for naming the tools of an office whose Computers change them without end."""
+"""Share of the time that naming the tools of one office may take, however often its Computers change them."""
 _CONTENT: Final = TypeAdapter[types.ContentBlock](types.ContentBlock)
 CHANGES: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
 CHUNK: Final = 256 * 1024
@@ -173,7 +173,7 @@ class OfficeServer:
         began = time.thread_time()
         named = sorted(name_tools(self._tools, RESERVED | self._kept), key=lambda each: each.name)
         self._listed.put(named)
-        self.server.instructions = INSTRUCTIONS if named else f"{INSTRUCTIONS} When this was written, {NO_TOOLS}"
+        self.server.instructions = INSTRUCTIONS if named else f"{INSTRUCTIONS} As you connect, {NO_TOOLS}"
         there = {(each.computer, each.tool.name): each.name for each in named}
         gone = [pair for pair in self._kept if pair not in there and len(pair[1]) <= LONGEST]
         self._kept = {pair: self._kept[pair] for pair in gone[-MAX_KEPT:]} | there
@@ -305,7 +305,7 @@ def _failed(text: str) -> dict[str, Any]:
 
 
 async def _tool_result(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a tool, with content that is not valid in MCP as text: the MCP SDK would refuse the whole result."""
+    """`_mcp_result` of a tool. Content that is not valid in MCP becomes text: the MCP SDK would refuse the result."""
     content = list[Any]()
     async for block in in_turns(raw.get("content", [])):
         try:

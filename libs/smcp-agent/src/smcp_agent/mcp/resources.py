@@ -36,9 +36,9 @@ PAGE: Final = 2000
 PAGE_SIZE: Final = 4 * MIB
 """Items of a page, and what they count (`size_of`): the MCP SDK writes a page in one step of some 50 ms."""
 MAX_KEPT: Final = 4096
-"""Names kept for tools that are gone, and for what Computers list that do not answer: ever new ones cost no more."""
+"""Names and URIs that are kept of tools that are gone, and of Computers that do not answer."""
 LONGEST: Final = 1024
-"""Characters of such a name."""
+"""Characters of such a name or URI: longer ones are not kept."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ _Place = tuple[str, str | None, str]
 
 
 async def fitting(method: str, context: Context, kind: type[_List], key: str, items: Sequence[Any]) -> _List:
-    """The page that is asked for, of those items that the client's version of MCP can express: one that it cannot costs
-    only itself. Raises MCPError: there is no such page."""
+    """The requested page of a list, without the items that the client's version of MCP cannot express. Raises MCPError:
+    there is no such page."""
     cursor = (context.params or {}).get("cursor") or "0"
     if not cursor.isdecimal() or len(cursor) > len(str(len(items))):
         raise MCPError(types.INVALID_PARAMS, "there is no such cursor: list from the beginning")

@@ -36,7 +36,7 @@ MAX_QUERY: Final = 500
 MAX_LINE: Final = 200
 """Characters of a description among search results, and of the Computers in the description of the search."""
 MAX_COMPARED: Final = 1000
-"""Names among which one is looked for that is like a wrong one: 20 ms."""
+"""Tool names that are compared with an unknown one, to suggest a similar one: 20 ms."""
 MAX_TEXT: Final = 2000
 """Characters of a description that are searched."""
 MAX_TEXTS: Final = 5 * MAX_TEXT
@@ -44,7 +44,7 @@ MAX_TEXTS: Final = 5 * MAX_TEXT
 SEARCH, DESCRIBE, CALL = "search_tools", "describe_tool", "call_tool"
 RESERVED: Final = {("", name): name for name in (SEARCH, DESCRIBE, CALL)}
 """In the form of `name_tools`: no tool of a Computer gets these names."""
-NO_TOOLS: Final = "the office has no tools now: is a Computer in it, and is the name of the office right?"
+NO_TOOLS: Final = "the office has no tools: is a Computer in it, and is the name of the office right?"
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
 """In a tool's `_meta`, true: clients with a search of their own list it. A key of Claude Code's."""
@@ -187,7 +187,7 @@ class _Tool:
 
     @cached_property
     def text(self) -> str:
-        """Its words, each between two spaces: a table of them would be 35 times as large as the tool."""
+        """Its words, each between two spaces: a Counter of them would be 35 times as large as the tool."""
         return "".join(f" {word} " for word in _words(" ".join(_texts(self.named))[:MAX_TEXTS]))
 
     @cached_property

@@ -48,7 +48,7 @@ class ComputerConfig:
     env_files: tuple[Path, ...] = ()
     """Other files that were read, or should have been."""
     missing_env_files: Mapping[str, str] = field(default_factory=dict)
-    """By server, which does not run without it: where the file names it, and why it cannot be read."""
+    """Why a server cannot run, by its name: where the configuration names the file, and that it is missing."""
     without_env_files: Mapping[str, MCPServerConfig] = field(default_factory=dict)
     """The servers as the file has them."""
 

@@ -69,7 +69,7 @@ class InputResolver:
 
     def __post_init__(self) -> None:
         self.missing_env_files: Mapping[str, str] = {}
-        """By server, of the configuration that runs."""
+        """Those of the running configuration; see `ComputerConfig`."""
         self.redactor = Redactor()
         """It knows the secrets of each server that was resolved."""
         self._kept: Mapping[str, str] = {}

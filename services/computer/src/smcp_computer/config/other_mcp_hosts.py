@@ -236,7 +236,7 @@ def configuration_of_server_json(document: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class _Inputs:
-    """What the user has to say, by its id."""
+    """The inputs that the user has to give."""
 
     _server: str
     found: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -217,7 +217,7 @@ class ResourceHandlers:
         return await _first(servers, ask, completes_nothing)
 
     async def _missing_arguments(self, server: str, params: Json, timeout: float) -> list[str]:
-        """What a prompt needs and was not given, as far as its list says so."""
+        """Required arguments of a prompt that were not given; empty if the server's list does not say."""
         with suppress(ValidationError, errors.ServerError):
             listed = {each["name"]: each for each in await self.index.items("prompts", server, timeout)}
             needed = types.Prompt.model_validate(listed.get(params["name"])).arguments or ()

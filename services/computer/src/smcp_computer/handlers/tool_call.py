@@ -35,7 +35,7 @@ CHANGED: Final = "was not run: the tool or the Computer's configuration changed 
 AGAIN_S: Final = 0.25
 """The pause before a call is repeated for a server that elicits nothing; the SDK's own client waits at most as long."""
 WAITS_S: Final = 1.0
-"""After so long an Agent that reads progress is told that its call waits for approval."""
+"""Seconds after which an Agent that reads progress gets a note that its call waits for approval."""
 RECENT: Final = 50
 """Calls of each MCP server, and of tools of none, that are remembered for the user."""
 

@@ -2,9 +2,9 @@
 
 MCP 2025 means here the versions of MCP up to 2025-11-25, which begin with a handshake; MCP 2026 means 2026-07-28.
 
-Before anything else imports the MCP SDK, its client is imported here without its server. The client imports that to run
-one in the same process in tests, and with it uvicorn, starlette and cryptography: 20 MB of each Computer's memory. It
-depends on what 2.3 imports (hence `mcp<2.4`).
+Before anything else imports the MCP SDK, its client is imported here without its server. The client imports the server,
+which tests may run in the same process, and with it uvicorn, starlette and cryptography: 20 MB of each Computer's
+memory. It depends on what 2.3 imports (hence `mcp<2.4`).
 
 The models of each version of the protocol are built when one is used, which most never are: 3 MB less.
 """

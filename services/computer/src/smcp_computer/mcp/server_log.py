@@ -167,8 +167,8 @@ class StderrLog:
             self._file.handle(logging.LogRecord(self.server, logging.INFO, "", 0, self.clean(text), None, None))
 
     def warning(self, text: str, *values: object) -> None:
-        """Something is odd about what the server sends; `text` continues "MCP server 'x'". The process's log gets the
-        first of each `text` in a life of the server, the file all of them."""
+        """Something is odd about what the server sends; `text` continues "MCP server 'x'". The Computer's log gets each
+        `text` once per start of the server; the server's file gets all, except while its starts fail."""
         # cleaned before `text` cuts a value: a part of a secret would not be found any more
         cleaned = [self.clean(value[:SEARCHED]) if isinstance(value, str) else value for value in values]
         level = self._level(logging.WARNING)

@@ -54,7 +54,8 @@ class Notice:
     """Of a cancel: whose it is (`Caller.subject`)."""
 
     def body_for(self, session: Session) -> bytes:
-        """With who cancels, for a Computer that asked for who calls: a name may be another holder's by then."""
+        """The body for this session. A Computer that asked for callers' subjects gets that of a cancel, too: by then
+        another holder may have the Agent's name."""
         if self.subject is None or session.caller_key is None or session.role != "computer":
             return self.body
         caller = Caller(role="agent", office=None, subject=self.subject)

@@ -26,7 +26,7 @@ _log: Final = logging.getLogger("smcp_gateway.sockets.engine")
 PORTION: Final = 16
 """Packets that the writer gets at once: clients refuse a polling response of more than 16 packets."""
 ROOMY: Final = 1024 * 1024
-"""Bytes in the queue up to which a large message may join them."""
+"""A large message may join a queue of at most so many bytes."""
 _SIGNS: Final = (PING, NOOP)
 """Packets that only say that the gateway is there. They overtake large messages, which take long on a slow line."""
 MOST_PACKETS: Final = 1024

@@ -82,7 +82,7 @@ class Session:
     max_values: int = exact_json.MAX_VALUES
     flat_errors: bool = False
     caller_key: str | None = None
-    """Of a Computer that asked for who calls: proves that a gateway says it (`smcp_bus.callers`)."""
+    """Of a Computer that asked for callers' subjects: proves that a gateway sent them (`smcp_bus.callers`)."""
     a2c_version: str | None = None
     principal: Principal | None = None
     role: Role | None = None
@@ -233,8 +233,8 @@ class Sessions:
 
 def greeting(request: web.Request, auth: object, most: int) -> tuple[int, int, bool, str | None, str | None]:
     """What a client says when it connects, by the first request and CONNECT's `auth`: bytes of the largest message that
-    it takes, values of an answer (`most` of them), whether it reads flat errors, its `caller_key`, and its version.
-    Raises TooLarge, Malformed."""
+    it takes, JSON values of an answer (by default and at most `most`), whether it reads flat errors, its `caller_key`,
+    and its version. Raises TooLarge, Malformed."""
     fields = {} if auth is None else auth
     if fields == OVERSIZED:
         raise TooLarge(f"auth: is longer than {AUTH_BYTES} bytes", details={"field": "auth", "limit": AUTH_BYTES})
