@@ -96,9 +96,9 @@ ATTACKS: Final[dict[str, tuple[Attack, float]]] = {
 
 
 async def memory(target: Target) -> dict[str, int]:
-    """Bytes in use, without what `/statz` says is kept of ended calls, and without pages of files: code comes and goes
-    with what the machine reads beside it. A gateway keeps up to 64 MiB of freed memory: each process gives that back
-    first, before it answers."""
+    """Bytes in use, without the results of ended calls that `/statz` counts, and without pages of files, whose number
+    depends on what else the machine reads. A gateway keeps up to 64 MiB of freed memory: each process gives that back
+    before it answers."""
     parts = [part for part in (*target.world.parts, target.mcp) if isinstance(part, ForkedProcess)]
     for part in parts:
         part.give_back_memory()

@@ -34,7 +34,7 @@ HELD: Final = 100 * MIB
 
 
 class HostileComputer:
-    """Lists `TOOLS`, each time others, and announces a change whenever it was asked and some times between."""
+    """Lists `TOOLS`, different ones each time, and announces a change after each request and several times between."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, name: str) -> None:
         self._socket = socket

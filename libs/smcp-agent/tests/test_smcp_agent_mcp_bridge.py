@@ -170,7 +170,7 @@ async def test_a_result_passes_as_the_tool_gave_it(era: str) -> None:
 async def test_content_that_mcp_does_not_know_reaches_the_client_as_text_and_not_the_log(
     era: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For the MCP SDK such a result was none: its client got an error, and each content ten lines of the log."""
+    """The MCP SDK refused such a result: the client got an error, and the log ten lines for each content."""
     strange: list[Any] = [{}, {"type": "hologram", "é": 1}, {"type": "text"}, {"type": "resource", "resource": {}}]
     content = [*strange, {"type": "text", "text": "fine", "annotations": {"priority": 0.5}}]
     async with fake_gateway() as gateway:

@@ -42,7 +42,7 @@ LEAST_READ: Final = MIB // 8
 UNUSED: Final = MIB // 4
 """Bytes that an answer counts if nobody waits for it any more: it is parsed as JSON, and no further."""
 MALFORMED: Final = 8 * MIB
-"""What a list counts that cannot be read: as much as the largest that can."""
+"""Bytes that a list counts if it cannot be read, and its size is thus unknown."""
 READ_AT_ONCE: Final = 4
 """Computers of an office that are asked at a time: each answer may have some MiB."""
 SLOW_S: Final = 1.0
