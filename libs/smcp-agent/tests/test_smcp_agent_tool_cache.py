@@ -170,7 +170,7 @@ async def test_the_log_says_why_there_are_no_tools(
     async with caching(computers) as cache:
         cache.refresh("a")
         assert await cache.all() == {}
-    assert caplog.messages == [f"no tools of Computer 'a': {said}"]
+    assert caplog.messages == [f"the tools of Computer 'a': {said}"]
 
 
 async def test_a_closing_agent_logs_no_failed_fetch(

@@ -252,7 +252,7 @@ class ToolCache:
                 entry.tried.set()
                 if isinstance(error, Closed):
                     return
-                logger.warning("no tools of Computer %r: error %d: %s", computer, error.code, error.message)
+                logger.warning("the tools of Computer %r: error %d: %s", computer, error.code, error.message)
                 if isinstance(error, PASSING):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(backoff.next()):

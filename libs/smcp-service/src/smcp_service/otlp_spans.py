@@ -60,22 +60,22 @@ class OtlpHttpSpanExporter(SpanExporter):
         self._session = _Session()
         self._inner = OTLPSpanExporter(session=self._session)
         self._resource = resource
-        self._is_told = False
+        self._has_logged = False
         """A failure was logged since the last success: the exporter logs several of each batch."""
         logging.getLogger(OTLPSpanExporter.__module__).addFilter(self._is_first)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self._session.body = export_request(self._resource, spans)
         result = self._inner.export(())
-        self._is_told &= result is not SpanExportResult.SUCCESS
+        self._has_logged &= result is not SpanExportResult.SUCCESS
         return result
 
     def shutdown(self) -> None:
         self._inner.shutdown()  # type: ignore[no-untyped-call]
 
     def _is_first(self, _: logging.LogRecord) -> bool:
-        told, self._is_told = self._is_told, True
-        return not told
+        had_logged, self._has_logged = self._has_logged, True
+        return not had_logged
 
 
 def export_request(resource: Resource, spans: Sequence[ReadableSpan]) -> bytes:
