@@ -229,6 +229,34 @@ async def test_a_first_request_of_a_session_is_short_as_it_is_kept(tmp_path: Pat
         assert await asked(http, service, anna) == 200
 
 
+async def test_an_answer_that_its_client_does_not_read_ends_with_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffered_request, "BODY_S", 1.0)
+    anna = key_of(tmp_path / "keys.json", "anna")
+
+    async def large(data: dict[str, Any]) -> Any:
+        return {"content": [{"type": "text", "text": "a" * 16 * MIB}], "isError": False}
+
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(fake_gateway())
+        gateway.computers["red"] = [tool("large")]
+        gateway.answers["client:tool_call"] = large
+        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=tmp_path / "keys.json"))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        url = service.office("lab-1")
+        headers = await session(http, url, anna)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async with http.post(url, json=call_of("large", 2, {}), headers=headers) as answer:
+                assert answer.connection is not None
+                assert answer.connection.transport is not None
+                transport = answer.connection.transport
+                transport.pause_reading()
+                await eventually(lambda: service.counted("smcp_mcp_requests_total", by="here") == 2)
+                transport.resume_reading()
+                await answer.read()
+
+
 async def test_a_call_in_a_session_counts_until_it_ends_although_its_client_disconnects(tmp_path: Path) -> None:
     keys, end = tmp_path / "keys.json", asyncio.Event()
     evil = key_of(keys, "evil", quota=Quota(calls_in_flight=1))

@@ -30,7 +30,7 @@ from smcp_auth.quotas import Quotas
 from smcp_bus.callers import DELEGATES
 from smcp_bus.limits import ByteBudget
 from smcp_mcp.auth import Authorization, RequestHolder
-from smcp_mcp.buffered_request import BODY_S, BodyBudget, BufferedRequest
+from smcp_mcp.buffered_request import BODY_S, GATE, BodyBudget, BufferedRequest
 from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, client_options
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings
@@ -64,7 +64,6 @@ BEGINS_S: Final = 0.003
 """So long a request begins, if it is not answered before; then it waits for a Computer. It computes for some 3 ms."""
 NOT_HELD: Final = "this replica does not hold the seat of the office"
 _PATH: Final = "/mcp/"
-_GATE: Final = "smcp_mcp.gate"
 
 _log: Final = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class McpEndpoint(BaseRoute):
             code, headers = int(error.code), self._access.headers_of(request, error)
             return await exchange.refuse(code, f"error {code}: {error.message}", code=INVALID_REQUEST, headers=headers)
         holder = self._access.holder(request, office)
-        request.scope["state"][_GATE].begin(member=True)
+        request.scope["state"][GATE].begin(member=True)
         if exchange.passed_on and self._offices.held.get(office) is None:
             return await exchange.refuse(421, NOT_HELD)  # without counting it or reading its body
         if request.headers.get("content-encoding", "identity").lower() != "identity":
@@ -244,7 +243,7 @@ class _Protocol(H11Protocol):
     has it under `state`."""
 
     def on_response_complete(self) -> None:
-        self.app_state[_GATE].idle()
+        self.app_state[GATE].idle()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -259,7 +258,7 @@ class _Protocol(H11Protocol):
 
 def _gated(unauthenticated: UnauthenticatedConnections, **given: Any) -> Gate:
     state = dict(given.pop("app_state"))
-    state[_GATE] = gate = Gate(lambda: _Protocol(app_state=state, **given), unauthenticated)
+    state[GATE] = gate = Gate(lambda: _Protocol(app_state=state, **given), unauthenticated)
     return gate
 
 

@@ -33,10 +33,13 @@ from smcp_service.http_limits import CONNECTION_BYTES
 PASSED_ON: Final = "smcp-passed-on"
 """The header of a peer's request."""
 BODY_S: Final = 60.0
-"""How long a request's body may take: 8 MiB come over 1.2 Mbit/s in that time."""
+"""How long a request's body may take, and a client to read a part of its answer: 8 MiB come over
+1.2 Mbit/s in that time."""
 SHARE: Final = 4
 """Bodies of the largest size that one subject, or one address without authentication, may have here at a time; and how
 many such shares there are."""
+GATE: Final = "smcp_mcp.gate"
+"""Where the state of a scope has the `Gate` of its connection."""
 _EXCHANGE: Final = "smcp_mcp.exchange"
 _LISTEN: Final = "subscriptions/listen"
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -199,7 +202,11 @@ class BufferedRequest:
         elif body := message.get("body"):
             self._whole = body.endswith(_EVENT_ENDS)
             self.count_bytes(len(body))
-        await self._send(message)
+        try:
+            async with asyncio.timeout(BODY_S):
+                await self._send(message)
+        except TimeoutError:  # what was sent before was not read, and is kept until the connection ends
+            self.request.scope["state"][GATE].close("late")
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
