@@ -26,6 +26,7 @@ from smcp_testing.ports import Ports
 from smcp_testing.profiles import scaled
 from smcp_testing.waiting import Stopwatch, eventually
 from tests.e2e.hostile.mcp_guests import (
+    a_computer_behind_smcp_mcp,
     an_mcp_client,
     an_mcp_server_that_is_asked,
     an_mcp_server_that_is_called,
@@ -79,9 +80,9 @@ _log: Final = logging.getLogger(__name__)
 ATTACKS: Final[dict[str, tuple[Attack, float]]] = {
     "HTTP at a gateway, unauthenticated": (unauthenticated_http, 0.1),
     "HTTP at health ports": (unauthenticated_at_health_ports, 0.05),
-    "HTTP at smcp-mcp, unauthenticated": (unauthenticated_at_smcp_mcp, 0.1),
+    "HTTP at smcp-mcp, unauthenticated": (unauthenticated_at_smcp_mcp, 0.09),
     "Socket.IO, unauthenticated": (unauthenticated_socketio, 0.1),
-    "an Agent": (an_agent, 0.17),
+    "an Agent": (an_agent, 0.15),
     "a Computer at the gateway": (a_computer_at_the_gateway, 0.1),
     "a Computer that answers": (a_computer_that_answers, 0.1),
     "a Computer at NATS": (a_computer_at_nats, 0.05),
@@ -91,6 +92,7 @@ ATTACKS: Final[dict[str, tuple[Attack, float]]] = {
     "an MCP server that is asked": (an_mcp_server_that_is_asked, 0.06),
     "an MCP server that starts": (an_mcp_server_that_starts, 0.01),
     "an MCP client": (an_mcp_client, 0.05),
+    "a Computer behind smcp-mcp": (a_computer_behind_smcp_mcp, 0.03),
 }
 """Each with its share of the inputs."""
 
@@ -158,7 +160,7 @@ async def opened(directory: Path) -> AsyncIterator[tuple[Target, Bystanders]]:
         api_keys.add(file, entry)
         return token
 
-    keys = Keys(key("mallory", LAB), key("evil", LAB, "computer"), key("mike", THIRD))
+    keys = Keys(key("mallory", LAB), key("evil", LAB, "computer"), key("mike", THIRD), key("evil", THIRD, "computer"))
     bob, carol = key("bob", ELSEWHERE), key("carol", QUIET)
     own = key("smcp-mcp", "*", delegates=True, quota=UNLIMITED)
     world_ = open_processes(

@@ -1,9 +1,11 @@
-"""Hostile MCP servers of a Computer in `LAB`, and MCP clients of `THIRD` at smcp-mcp."""
+"""Hostile MCP servers of a Computer in `LAB`, and MCP clients and a Computer of `THIRD`, whose Agent is smcp-mcp."""
 
 import asyncio
 import json
+import re
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,13 +14,15 @@ import aiohttp
 from smcp_proto import catalog
 from smcp_testing.event_payloads import GOOD
 from smcp_testing.mcp_servers import configs
-from smcp_testing.mcp_service import INITIALIZE
+from smcp_testing.mcp_service import INITIALIZE, META
 from smcp_testing.waiting import eventually
+from tests.e2e.hostile.members import answering
 from tests.e2e.hostile.mutations import ACCEPTED, Mutator
-from tests.e2e.hostile.rows import wrong_mcp_answer, wrong_reply
+from tests.e2e.hostile.rows import REFUSED, REFUSED_FOR_A_COMPUTER, wrong_mcp_answer, wrong_reply
 from tests.e2e.hostile.target import (
     ANSWER_S,
     AT_ONCE,
+    RESULT,
     SERVERS,
     THIRD,
     VICTIM,
@@ -48,6 +52,20 @@ SERVERS_OF_A_FILE: Final = 5
 STREAM_S: Final = 0.3
 """How long a client reads a stream that does not end."""
 CONNECTIONS: Final = 25
+OF_A_COMPUTER: Final[dict[str, dict[str, Any]]] = {
+    "tools/list": {},
+    "tools/call": {"name": "t", "arguments": {"a": "b"}},
+    "resources/list": {},
+    "resources/templates/list": {},
+    "resources/read": {"uri": "smcp://evil/file:///notes.txt"},
+    "prompts/list": {},
+    "prompts/get": {"name": "greet", "arguments": {"who": "a"}},
+    "completion/complete": {
+        "ref": {"type": "ref/resource", "uri": "smcp://evil/file:///{path}"},
+        "argument": {"name": "path", "value": "n"},
+    },
+}
+"""Good requests of an MCP client that the Computer `evil` answers."""
 
 
 async def an_mcp_server_that_is_called(target: Target, make: Mutator, count: int) -> Counter[str]:
@@ -131,35 +149,98 @@ def _started(make: Mutator, file: Path) -> dict[str, Any]:
     return configs.stdio("scripted", "--answers", str(file))
 
 
-async def an_mcp_client(target: Target, make: Mutator, count: int) -> Counter[str]:
-    """Of both eras, with a session or without."""
-    seen = Counter[str]()
+class _Client:
+    """An MCP client of `THIRD`, with a session for those requests that want one."""
+
+    def __init__(self, target: Target, http: aiohttp.ClientSession, session: str) -> None:
+        self.session = session
+        self.seen = Counter[str]()
+        self._target = target
+        self._http = http
+
+    async def ask(
+        self, method: str, query: str, body: bytes, headers: dict[str, str], refused: re.Pattern[str] = REFUSED
+    ) -> None:
+        """`method`: of HTTP; `refused` as of `wrong_mcp_answer`."""
+        url = f"{self._target.mcp_url}/mcp/{THIRD}{query}"
+        try:
+            async with self._http.request(method, url, data=body, headers=headers) as answer:
+                streams = method == "GET" or b"/listen" in body
+                text = ""
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(STREAM_S if streams else None):
+                        text = await answer.text()
+                if wrong := wrong_mcp_answer(body, answer.status, answer.content_type, text, refused):
+                    self._target.failed.append((wrong, method, query, body, headers, text[:300]))
+                self.seen[str(answer.status)] += 1
+        except aiohttp.ClientConnectionError:
+            self.seen["closed"] += 1
+
+
+@asynccontextmanager
+async def _client(target: Target) -> AsyncIterator[_Client]:
     url = f"{target.mcp_url}/mcp/{THIRD}"
     authorization = {"Authorization": f"Bearer {target.keys.mcp_client}"}
     async with aiohttp.ClientSession(headers=authorization, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as http:
         async with http.post(url, json=INITIALIZE, headers={"Accept": ACCEPTED}) as opened:
             session = opened.headers["Mcp-Session-Id"]
+        yield _Client(target, http, session)
+        async with http.delete(url, headers={"Mcp-Session-Id": session}):
+            pass
+
+
+async def an_mcp_client(target: Target, make: Mutator, count: int) -> Counter[str]:
+    """Of both eras, with a session or without."""
+    async with _client(target) as client:
 
         async def one() -> None:
-            method, body, headers = make.mcp_request(session)
+            method, body, headers = make.mcp_request(client.session)
             query = make.random.choice(["", "", "", "?tools=search", "?max_chars=9", "?tools=x", "?x=1"])
-            try:
-                async with http.request(method, url + query, data=body, headers=headers) as answer:
-                    streams = method == "GET" or b"/listen" in body
-                    text = ""
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(STREAM_S if streams else None):
-                            text = await answer.text()
-                    if wrong := wrong_mcp_answer(body, answer.status, answer.content_type, text):
-                        target.failed.append((wrong, method, query, body, headers, text[:300]))
-                    seen[str(answer.status)] += 1
-            except aiohttp.ClientConnectionError:
-                seen["closed"] += 1
+            await client.ask(method, query, body, headers)
 
         for start in range(0, count, CONNECTIONS):
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(CONNECTIONS, count - start)):
                     group.create_task(one())
-        async with http.delete(url, headers={"Mcp-Session-Id": session}):
-            pass
-    return seen
+        return client.seen
+
+
+async def a_computer_behind_smcp_mcp(target: Target, make: Mutator, count: int) -> Counter[str]:
+    """Good requests of an MCP client, of both eras. The Computer announces changes between them."""
+    asked = set[str]()
+
+    def text(event: str, request: dict[str, Any]) -> bytes:
+        asked.add(event)
+        answer = make.computer_answer(event, request, RESULT)
+        while event == "client:tool_call" and b'{"text"' in answer:  # a block without a type: smcp-mcp loses the result
+            answer = make.computer_answer(event, request, RESULT)
+        return answer
+
+    async with connected(target.url, target.keys.mcp_computer) as socket:
+        await join(socket, "computer", "evil", THIRD)
+        async with answering(socket, text), _client(target) as client:
+
+            async def one() -> None:
+                method = make.random.choice([*OF_A_COMPUTER])
+                params, headers = OF_A_COMPUTER[method], {"Accept": ACCEPTED, "Content-Type": "application/json"}
+                if make.random.random() < 0.5:
+                    params = {**params, "_meta": META}
+                    headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
+                    if name := params.get("name") or params.get("uri"):
+                        headers["Mcp-Name"] = name
+                else:
+                    headers["Mcp-Session-Id"] = client.session
+                request = {"jsonrpc": "2.0", "id": make.random.getrandbits(32), "method": method, "params": params}
+                query = make.random.choice(["", "", "?tools=search", "?max_chars=9"])
+                await client.ask("POST", query, json.dumps(request).encode(), headers, REFUSED_FOR_A_COMPUTER)
+
+            for start in range(0, count, CONNECTIONS):
+                for event in ("server:update_tool_list", "notify:resources/list_changed", "notify:resources/updated"):
+                    of = {"roomId": THIRD, "computerId": "evil"} if "roomId" in GOOD[event] else {"computer": "evil"}
+                    await socket.send_str("42/smcp,1" + json.dumps([event, {**GOOD[event], **of}]))
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(CONNECTIONS, count - start)):
+                        group.create_task(one())
+    wanted = {f"client:{method}" for method in OF_A_COMPUTER if not method.startswith("tools/")}
+    assert asked >= wanted | {"client:get_tools", "client:tool_call"}, asked
+    return client.seen

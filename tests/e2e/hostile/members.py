@@ -4,6 +4,8 @@ import asyncio
 import json
 import re
 from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import aiohttp
@@ -153,18 +155,36 @@ async def a_computer_at_nats_elsewhere(target: Target, make: Mutator, count: int
     return seen
 
 
-async def a_computer_that_answers(target: Target, make: Mutator, count: int) -> Counter[str]:
-    seen, said = Counter[str](), dict[str, Any]()
+@asynccontextmanager
+async def answering(
+    socket: aiohttp.ClientWebSocketResponse, text: Callable[[str, dict[str, Any]], bytes]
+) -> AsyncIterator[None]:
+    """Answer each request of an Agent, while the body runs, with what `text` gives for its event and its fields."""
 
-    async def answer(socket: aiohttp.ClientWebSocketResponse) -> None:
+    async def answer() -> None:
         while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:
             if message.data == "2":
                 await socket.send_str("3")
             elif asked := CALL.match(message.data):
                 number, rest = asked.groups()
-                text = make.text([RESULT])
-                said[json.loads(rest)[1]["req_id"]] = _parsed(text)
-                await socket.send_str(f"43/smcp,{number}" + text.decode("utf-8", "replace"))
+                await socket.send_str(f"43/smcp,{number}" + text(*json.loads(rest)).decode("utf-8", "replace"))
+
+    task = asyncio.create_task(answer())
+    try:
+        yield
+        assert not task.done(), "the Computer's connection ended"
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def a_computer_that_answers(target: Target, make: Mutator, count: int) -> Counter[str]:
+    seen, said = Counter[str](), dict[str, Any]()
+
+    def text(_: str, asked: dict[str, Any]) -> bytes:
+        made = make.text([RESULT])
+        said[asked["req_id"]] = _parsed(made)
+        return made
 
     async with (
         connected(target.url, target.keys.computer) as theirs,
@@ -172,8 +192,7 @@ async def a_computer_that_answers(target: Target, make: Mutator, count: int) -> 
     ):
         await join(theirs, "computer", "evil")
         await join(socket, "agent", "mallory")
-        answering = asyncio.create_task(answer(theirs))
-        try:
+        async with answering(theirs, text):
             for start in range(0, count, AT_ONCE):
                 numbers = range(start, min(start + AT_ONCE, count))
                 asked = [await call(socket, number, make, "evil", "t", {}) for number in numbers]
@@ -185,9 +204,6 @@ async def a_computer_that_answers(target: Target, make: Mutator, count: int) -> 
                         result = with_meta(result, ours=True)  # what the gateway does for Computers on Socket.IO
                     wrong = wrong_relayed(answers[number], result)
                     seen[target.outcome(answers[number], sent, wrong)] += 1
-        finally:
-            answering.cancel()
-            await asyncio.wait({answering})
     return seen
 
 

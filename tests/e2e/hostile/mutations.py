@@ -187,6 +187,15 @@ MCP_RESULTS: Final[dict[str, dict[str, Any]]] = {
     "completion/complete": {"completion": {"values": ["a"], "total": 1, "hasMore": False}},
 }
 """A good result of each request that a Computer sends to an MCP server, except `tools/call`."""
+_LISTED: Final = {
+    "name": "t",
+    "description": "d",
+    "params_schema": _TOOL["inputSchema"],
+    "return_schema": _TOOL["outputSchema"],
+    "meta": {"a2c_tool_meta": '{"tags":["a"]}', "MCP_TOOL_ANNOTATION": '{"readOnlyHint":true}', "a": ["b"]},
+}
+OWN_ERROR: Final = "a hostile Computer says"
+"""The message of its errors, unless it is changed."""
 ACCEPTED: Final = "application/json, text/event-stream"
 MCP_HEADERS: Final = {
     "MCP-Protocol-Version": ("2026-07-28", "2025-11-25", "2025-06-18", "1", "x" * 600),
@@ -304,6 +313,22 @@ class Mutator:
     def mcp_result(self, method: str) -> str:
         """What `smcp_testing.mcp_servers.scripted` answers a request of that method with."""
         return self._mcp_answer(MCP_RESULTS[method])
+
+    def computer_answer(self, event: str, asked: dict[str, Any], result: dict[str, Any]) -> bytes:
+        """What a Computer acknowledges an Agent's request with. `result`: a good one of `client:tool_call`."""
+        if (method := event.removeprefix("client:")) in MCP_RESULTS:
+            error = self.changed({"code": -32002, "message": OWN_ERROR, "data": {"a": 1}})
+            ends = {"error": error} if self.random.random() < 0.1 else {"result": self.changed(MCP_RESULTS[method])}
+            result = {"roomId": asked["roomId"], "computerId": asked["computerId"], "serverId": None}
+            result["payload"] = {"jsonrpc": "2.0", "id": asked["payload"]["id"], **ends}
+        elif event == "client:get_tools":
+            result = {"tools": [_LISTED, self.changed({**_LISTED, "name": "u"})], "req_id": asked["req_id"]}
+        elif event == "client:tool_call":
+            result = self.changed(result)
+        if self.random.random() < 0.1:
+            result = self.changed({"code": 404, "message": OWN_ERROR, "details": {"a": 1}})
+        changed = self.random.random() < 0.3
+        return b"[" + (self.text(result) if changed else json.dumps(result).encode()) + b"]"
 
     def _mcp_answer(self, result: dict[str, Any]) -> str:
         text = self.text({"jsonrpc": "2.0", "id": "$ID", "result": result}).replace(b'"$ID"', b"$ID")

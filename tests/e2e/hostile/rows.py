@@ -20,6 +20,7 @@ from smcp_proto import catalog
 from smcp_proto.catalog import Row
 from smcp_proto.errors import LONGEST_ERROR, ErrorBody, ErrorCode
 from smcp_proto.validation import malformed
+from tests.e2e.hostile.mutations import OWN_ERROR, TEXTS
 
 INTERNAL: Final = "internal error"
 """The message of a 500 by the system itself. One for a Computer's unreadable answer has another."""
@@ -189,14 +190,21 @@ RESULTS: Final[Mapping[str, tuple[type[BaseModel], ...]]] = {
 }
 """Of requests to smcp-mcp; any other is answered with an empty result, a stream, or an error."""
 MCP_STATUSES: Final = frozenset({200, 202, 400, 404, 405, 406, 408, 409, 413, 415, 429})
-FAILED: Final = -32603
-"""JSON-RPC's code of an internal error, and of what an office refuses for another reason than the request."""
+FAILED: Final = frozenset({0, -32603})
+"""Codes of an internal error: the MCP SDK's in a session, and JSON-RPC's, which is also that of what an office refuses
+for another reason than the request."""
 REFUSED: Final = re.compile(r"error (404|408|413|429|503): ")
+REFUSED_FOR_A_COMPUTER: Final = re.compile(
+    rf"error \d+: (?!{INTERNAL})|the (content of|prompt) .* is not valid in MCP$|({'|'.join(map(re.escape, TEXTS))})$"
+    rf"|{OWN_ERROR}",
+    re.DOTALL,
+)
+"""The same where the Computer that is asked is hostile: its MCP errors have any code and message."""
 
 
-def wrong_mcp_answer(request: bytes, status: int, kind: str, text: str) -> str:
+def wrong_mcp_answer(request: bytes, status: int, kind: str, text: str, refused: re.Pattern[str] = REFUSED) -> str:
     """For a request of a client with a token. `kind`: the answer's `Content-Type`; `text` may be the beginning of a
-    stream."""
+    stream; `refused`: the messages that an error with a code of `FAILED` may have."""
     if status not in MCP_STATUSES:
         return f"there is no {status}"
     if kind.startswith("text/event-stream"):
@@ -208,18 +216,18 @@ def wrong_mcp_answer(request: bytes, status: int, kind: str, text: str) -> str:
     else:
         messages = [text]
     for message in filter(None, messages):  # an event without data begins a stream
-        if wrong := _wrong_message(_json(request), status, message):
+        if wrong := _wrong_message(_json(request), status, message, refused):
             return wrong
     return ""
 
 
-def _wrong_message(request: Any, status: int, text: str) -> str:
+def _wrong_message(request: Any, status: int, text: str, refused: re.Pattern[str]) -> str:
     try:
         message = _MESSAGE.validate_json(text)
     except ValidationError as wrong:
         return f"no JSON-RPC: {wrong}"
     if isinstance(message, mcp_types.JSONRPCError):
-        failed = message.error.code == FAILED and not REFUSED.match(message.error.message)
+        failed = message.error.code in FAILED and not refused.match(message.error.message)
         return f"an internal error: {message.error.message}" if failed else ""
     if status != 200:
         return f"a {status} is no error"

@@ -28,7 +28,7 @@ GUEST: Final = Place("host-guest", LAB, "guest")
 """A host with a credential for NATS. The attack is its only Computer."""
 RESULT: Final = {"content": [{"type": "text", "text": "a"}], "isError": False, "_meta": {"a": 1}}
 THIRD: Final = "third"
-"""The office whose Agent is smcp-mcp, for hostile MCP clients."""
+"""The office whose Agent is smcp-mcp, for hostile MCP clients and Computers."""
 
 Attack = Callable[["Target", Mutator, int], Coroutine[Any, Any, Counter[str]]]
 """Sends so many inputs; returns how often each outcome came."""
@@ -42,6 +42,8 @@ class Keys:
     """Of a Computer, for `LAB`."""
     mcp_client: str
     """Of an MCP client, for `THIRD`."""
+    mcp_computer: str
+    """Of a Computer, for `THIRD`."""
 
 
 class Target:
@@ -111,8 +113,8 @@ async def acknowledged(socket: aiohttp.ClientWebSocketResponse, numbers: set[int
     return found
 
 
-async def join(socket: aiohttp.ClientWebSocketResponse, role: str, name: str) -> None:
-    request = {"role": role, "name": name, "office_id": LAB}
+async def join(socket: aiohttp.ClientWebSocketResponse, role: str, name: str, office: str = LAB) -> None:
+    request = {"role": role, "name": name, "office_id": office}
     await socket.send_str(f"42/smcp,{JOIN}" + json.dumps(["server:join_office", request]))
     assert (await acknowledged(socket, {JOIN}))[JOIN] == [True, None]
 
