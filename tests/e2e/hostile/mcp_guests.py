@@ -173,8 +173,16 @@ class _Client:
                 if wrong := wrong_mcp_answer(body, answer.status, answer.content_type, text, refused):
                     self._target.failed.append((wrong, method, query, body, headers, text[:300]))
                 self.seen[str(answer.status)] += 1
+                begun = answer.headers.get("Mcp-Session-Id", self.session)
+            if answer.status == 200 and begun != self.session:  # up to 250 would take memory until they are idle
+                await self.end(begun)
         except aiohttp.ClientConnectionError:
             self.seen["closed"] += 1
+
+    async def end(self, session: str) -> None:
+        url = f"{self._target.mcp_url}/mcp/{THIRD}"
+        async with self._http.delete(url, headers={"Mcp-Session-Id": session}):
+            pass
 
 
 @asynccontextmanager
@@ -184,9 +192,9 @@ async def _client(target: Target) -> AsyncIterator[_Client]:
     async with aiohttp.ClientSession(headers=authorization, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as http:
         async with http.post(url, json=INITIALIZE, headers={"Accept": ACCEPTED}) as opened:
             session = opened.headers["Mcp-Session-Id"]
-        yield _Client(target, http, session)
-        async with http.delete(url, headers={"Mcp-Session-Id": session}):
-            pass
+        client = _Client(target, http, session)
+        yield client
+        await client.end(session)
 
 
 async def an_mcp_client(target: Target, make: Mutator, count: int) -> Counter[str]:

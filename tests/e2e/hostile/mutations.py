@@ -241,7 +241,10 @@ class Mutator:
 
     def text(self, good: Any) -> bytes:
         """JSON of the value as changed, or broken JSON."""
-        text = json.dumps(self.changed(good), ensure_ascii=True).encode()
+        return self._written(self.changed(good))
+
+    def _written(self, value: Any) -> bytes:
+        text = json.dumps(value, ensure_ascii=True).encode()
         return self.spoilt(text) if self.random.random() < 0.3 else text
 
     def spoilt(self, text: bytes) -> bytes:
@@ -300,9 +303,13 @@ class Mutator:
             changed = self.random.choice([*MCP_HEADERS])
             headers[changed] = self.random.choice(MCP_HEADERS[changed])
         good: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
+        number = self.random.getrandbits(32)
         if not method.startswith("notifications/"):
-            good["id"] = self.random.getrandbits(32)  # of requests of one session at a time no two have the same
-        return self.random.choice(["POST"] * 9 + ["GET"]), self.text(good), headers
+            good["id"] = number
+        said = self.changed(good)
+        if type(said.get("id")) in (int, str):  # of requests of one session at a time no two have the same
+            said["id"] = number
+        return self.random.choice(["POST"] * 9 + ["GET"]), self._written(said), headers
 
     def tool_result(self) -> str:
         """What the tool `say` of `smcp_testing.mcp_servers.raw` answers a call with."""
