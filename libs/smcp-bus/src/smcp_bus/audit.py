@@ -81,6 +81,10 @@ class Event:
     source: str | None = None
     """Of an approval: its writer and number at the Computer. Two registries may record it, if an answer is lost."""
 
+    @property
+    def ms(self) -> float | None:
+        return None if self.seconds is None else int(10_000 * self.seconds + 0.5) / 10
+
 
 class Sink(Protocol):
     """Where records go. It answers each by `Trail.taken` or `Trail.refused`, in `send` or later, or not at all."""
@@ -270,20 +274,7 @@ class Trail:
         self.sink.close()
 
     def _described(self, event: Event) -> dict[str, Any]:
-        record: dict[str, Any] = {
-            "at": _now(),
-            "kind": event.kind,
-            "subject": event.subject,
-            "office": event.office,
-            "role": event.role,
-            "name": event.name,
-            "computer": event.computer,
-            "tool": event.tool,
-            "outcome": event.outcome,
-            "ms": None if event.seconds is None else int(10_000 * event.seconds + 0.5) / 10,
-            "req_id": event.req_id,
-            "args_sha256": event.args_sha256,
-        }
+        record: dict[str, Any] = dict(zip(FIELDS, (_now(), *_fields(event)), strict=True))
         if event.trace_id is not None:
             record["trace_id"] = f"{event.trace_id:032x}"
         for name in _WHERE_KNOWN:
@@ -309,6 +300,7 @@ FIELDS: Final = (
     *("at", "kind", "subject", "office", "role", "name", "computer", "tool", "outcome", "ms", "req_id", "args_sha256"),
 )
 """What each record has, `null` where it is not known; the other fields are left out then."""
+_fields: Final = attrgetter(*FIELDS[1:])
 _WHERE_KNOWN: Final = ("by", "address", "why", "event", "request_bytes", "reply_bytes", "source")
 _LOGGED: Final = (
     *("subject", "office", "role", "computer", "tool", "outcome", "ms", "req_id", "trace_id", "by", "address", "why"),

@@ -156,8 +156,11 @@ class Gate(asyncio.Protocol):
             self._transport.close()
             return
         self._wait(HEAD_S)
-        self.inner = self._make()
-        self.inner.connection_made(transport)
+        self.inner = inner = self._make()
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]
+        inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         if not self._takes_chunks(data):
@@ -230,15 +233,6 @@ class Gate(asyncio.Protocol):
             self._unauthenticated.closed[why] += 1
             self._unauthenticated.leave(self)
             self._transport.abort()
-
-    def pause_writing(self) -> None:
-        self.inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self.inner.resume_writing()
-
-    def eof_received(self) -> bool | None:
-        return self.inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unauthenticated.leave(self)

@@ -21,11 +21,8 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
 
-    def once(self, what: str, work: Work) -> None:
-        self.until_done(what, work, once=True)
-
     def until_done(self, what: str, work: Work, *, once: bool = False) -> None:
-        """Retry until it succeeds or is refused (NotAllowed, Malformed)."""
+        """Retry until it succeeds or is refused (NotAllowed, Malformed); `once`: do not."""
         if not self._closed:
             task = self._start(self._try(what, work, once=once))
             self._tasks.add(task)

@@ -285,20 +285,16 @@ async def open_mcp(
         tasks.start(check.run(), name="gateway check")
         readiness.add("mcp_gateway_connection", lambda: check.problem)
         endpoint = McpEndpoint(settings, access, offices, peers, quotas)
-        metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices.held))
-        metrics.counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
-        metrics.counter(
-            "smcp_mcp_quota_refusals",
-            "Requests, streams, sessions and offices above a quota, and bodies above their budget",
-            lambda: quotas.refused | {"bodies": endpoint.bodies.refused},
-            label="quota",
-        )
-        metrics.counter(
-            "smcp_mcp_passed_on",
+        counter, bodies, passed_on = (
+            metrics.counter,
+            endpoint.bodies,
             "Attempts to pass a request on to a peer, by outcome",
-            lambda: peers.passed_on,
-            label="outcome",
         )
+        metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices.held))
+        counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
+        above = "Requests, streams, sessions and offices above a quota, and bodies above their budget"
+        counter("smcp_mcp_quota_refusals", above, lambda: quotas.refused | {"bodies": bodies.refused}, label="quota")
+        counter("smcp_mcp_passed_on", passed_on, lambda: peers.passed_on, label="outcome")
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listener = socket.create_server((host, port), family=family, backlog=1024)

@@ -57,7 +57,12 @@ class BufferedRequest:
         self.streams = False
         """The answer is a stream of notifications, and no call. Known once the body was read: a client of MCP
         2025-11-25 could write any `Mcp-Method` into its headers."""
-        self._version = self.request.headers.get("mcp-protocol-version", LATEST_HANDSHAKE_VERSION)
+        headers = self.request.headers
+        self._version = headers.get("mcp-protocol-version", LATEST_HANDSHAKE_VERSION)
+        self._handshakes = self._version in HANDSHAKE_PROTOCOL_VERSIONS
+        self.passed_on = PASSED_ON in headers
+        self.has_session = self._handshakes and "mcp-session-id" in headers
+        self.may_begin_session = self._handshakes and not self.has_session
         self._id: str | int | None = None
         self._receive = receive
         self._send = send
@@ -78,27 +83,14 @@ class BufferedRequest:
         self._when_gone: set[Callable[[], None]] = set()
         scope[_EXCHANGE] = self
 
-    @property
-    def passed_on(self) -> bool:
-        return PASSED_ON in self.request.headers
-
-    @property
-    def has_session(self) -> bool:
-        return "mcp-session-id" in self.request.headers and self._version in HANDSHAKE_PROTOCOL_VERSIONS
-
-    @property
-    def may_begin_session(self) -> bool:
-        return "mcp-session-id" not in self.request.headers and self._version in HANDSHAKE_PROTOCOL_VERSIONS
-
     def check_first_request(self) -> None:
         """Raises MCPError: no client begins with this request. An office is not joined for it, as nobody would use
         the seat until it is left."""
-        handshake = self._version in HANDSHAKE_PROTOCOL_VERSIONS
-        if not handshake and (unknown := unsupported_protocol_version_rejection(self._version)) is not None:
+        if not self._handshakes and (unknown := unsupported_protocol_version_rejection(self._version)) is not None:
             raise MCPError(unknown.code, unknown.message, unknown.data)
         if self.request.method != "POST" or not isinstance(self.method, str):
             raise MCPError(INVALID_REQUEST, "method: is missing: the body is not a request of JSON-RPC")
-        if handshake and self.method != "initialize":
+        if self._handshakes and self.method != "initialize":
             raise MCPError(INVALID_REQUEST, "method: has to be `initialize` where there is no session")
         if (self.method, self._version) not in CLIENT_REQUESTS:
             raise MCPError(METHOD_NOT_FOUND, "Method not found")

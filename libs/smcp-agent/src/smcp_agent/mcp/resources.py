@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 Context = ServerRequestContext[Any, Any]
 _Answer = TypeVar("_Answer")
 _List = TypeVar("_List", bound=types.PaginatedResult)
+_Result = TypeVar("_Result", bound=types.Result)
 _Place = tuple[str, str | None, str]
 """Computer, MCP server and own name of a prompt."""
 
@@ -87,6 +88,14 @@ async def ask_each(computers: Sequence[str], what: str, ask: Callable[[str], Awa
 
     await asyncio.gather(*map(one, computers))
     return {computer: found[computer] for computer in computers if computer in found}
+
+
+async def _valid(kind: type[_Result], found: JsonObject, what: str) -> _Result:
+    await asyncio.sleep(0)  # thousands of contents or messages take some 20 ms before this, and again after it
+    try:
+        return kind.model_validate(found)
+    except ValidationError:
+        raise MCPError(types.INTERNAL_ERROR, f"{what} is not valid in MCP") from None
 
 
 def _all_of(items: Callable[[str], AsyncIterator[JsonObject]]) -> Callable[[str], Awaitable[list[JsonObject]]]:
@@ -159,11 +168,7 @@ class OfficeResources:
             return self._read_result(context, params.uri)
         found = (await self._first(context, params.uri, self._agent.read_contents))[2].raw
         contents = [{**each, "uri": _as_asked(each["uri"], params.uri)} for each in found["contents"]]
-        await asyncio.sleep(0)  # thousands of contents take some 20 ms before this, and again after it
-        try:
-            return types.ReadResourceResult.model_validate({**found, "contents": contents})
-        except ValidationError:
-            raise MCPError(types.INTERNAL_ERROR, f"the content of {params.uri} is not valid in MCP") from None
+        return await _valid(types.ReadResourceResult, {**found, "contents": contents}, f"the content of {params.uri}")
 
     def _read_result(self, context: Context, uri: str) -> types.ReadResourceResult:
         """A page of a result that was cut; a second content has the URI of the next page, and says so."""
@@ -268,11 +273,7 @@ class OfficePrompts:
             found = await self._agent.get_prompt(computer, own, params.arguments, server=server)
         except SmcpError as error:
             raise mcp_error(error) from None
-        await asyncio.sleep(0)  # thousands of messages: as the contents of a resource
-        try:
-            return types.GetPromptResult.model_validate({**found, "_meta": found.get("meta")})
-        except ValidationError:
-            raise MCPError(types.INTERNAL_ERROR, f"the prompt {params.name!r} is not valid in MCP") from None
+        return await _valid(types.GetPromptResult, {**found, "_meta": found.get("meta")}, f"the prompt {params.name!r}")
 
     async def _complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         argument, value = params.argument.name, params.argument.value

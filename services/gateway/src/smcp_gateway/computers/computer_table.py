@@ -119,7 +119,7 @@ class ComputerTable:
             del self.by_name[office, owned.name]
         owned.close()
         if owned.subscription is not None:
-            self.background.once("giving up a Computer's subject", owned.subscription.drain)
+            self.background.until_done("giving up a Computer's subject", owned.subscription.drain, once=True)
 
     def of(self, session_id: str, office: str) -> SocketIoComputer | None:
         return self._owned.get((session_id, office))

@@ -58,7 +58,7 @@ class SocketIoComputer:
         self.subscriptions = Subscriptions(table.quotas.subscriptions(session, office))
         self.updates = Outbox(
             partial(table.registry.tell, office, "computer", name),
-            partial(table.background.once, "sending updates"),
+            partial(table.background.until_done, "sending updates", once=True),
             office=office,
             computer=name,
             may_tell=lambda: not self.closed,

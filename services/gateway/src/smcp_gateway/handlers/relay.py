@@ -169,11 +169,12 @@ class Relay:
             except RequestTimedOut:
                 if pending.tracked:
                     body = orjson.dumps({"agent": pending.agent, "req_id": pending.req_id})
+                    seat = pending.office, "agent", pending.agent
                     tell = partial(
-                        self.computers.registry.tell, pending.office, "agent", pending.agent, "tool_call_cancel", body
+                        self.computers.registry.tell, *seat, "tool_call_cancel", body, caller=pending.subject
                     )
                     with _below(span):
-                        self.computers.background.once("cancelling a late call", partial(tell, caller=pending.subject))
+                        self.computers.background.until_done("cancelling a late call", tell, once=True)
                 raise errors.TimedOut(errors.NO_ANSWER, details={"may_have_run": True}) from None
 
     def _with_age(self, call: Call) -> Mapping[str, Any]:

@@ -271,9 +271,8 @@ class Rooms:
                     await owned.updates.flush()
         body, left = exact_json.written(call.payload), ends - loop.time()
         await self.memberships.registry.tell(*membership.seat, call.row.verb, body, timeout=left, req_id=call.req_id)
-        if isinstance(
-            request, schemas.UpdateCapabilitiesReq
-        ):  # if the registry loses the record, the claim restores it
+        if isinstance(request, schemas.UpdateCapabilitiesReq):
+            # if the registry loses the record, the claim restores it
             update = {"capabilities": capabilities_text(request.capabilities)}
             membership.claim = membership.claim.model_copy(update=update)
 
