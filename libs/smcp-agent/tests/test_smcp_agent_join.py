@@ -171,7 +171,7 @@ async def test_a_defect_in_a_background_task_ends_the_agent_and_is_raised(
     async with fake_gateway() as gateway:
         with pytest.raises(ZeroDivisionError):
             async with SmcpAgent(gateway.url, office="office", name="bot") as agent:
-                monkeypatch.setattr(agent._room, "on_lost", broken)
+                monkeypatch.setattr(agent._office, "on_lost", broken)
                 gateway.cut()
                 await eventually(lambda: agent._link.failure)
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from smcp_agent.cli.main import app
-from smcp_agent.mcp.client_configs import CLIENTS
+from smcp_agent.cli.mcp_command import CLIENTS
 
 CLAUDE_DESKTOP = {
     "globalShortcut": "Ctrl+Space",
@@ -195,8 +195,8 @@ def test_an_entry_names_the_token_file_and_not_the_token(home: Path) -> None:
         (["--url", "foo"], "error 400: url: 'foo' is not like http://host:port"),
         (["--office", ""], "error 400: office_id: "),
         (["--name", ""], "error 400: name: "),
-        (["--token-file", "nofile"], "error 400: --token-file nofile: cannot be read: No such file or directory"),
-        (["--token-file", "/dev/null"], "error 400: --token-file /dev/null: has to be 1 to 8192 visible"),
+        (["--token-file", "nofile"], "error 503: --token-file nofile: cannot be read: No such file or directory"),
+        (["--token-file", "/dev/null"], "error 503: --token-file /dev/null: has to be 1 to 8192 visible"),
     ],
 )
 def test_an_entry_that_could_not_work_is_not_made(home: Path, how: str, options: list[str], why: str) -> None:

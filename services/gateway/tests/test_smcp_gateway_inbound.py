@@ -324,7 +324,7 @@ async def test_an_event_that_is_cancelled_before_it_begins_leaves_nothing(
 ) -> None:
     async with gateway_world(nats_url) as world, raw(world) as client:
         gateway = world.gateways[0]
-        engine = gateway.transport._engine
+        engine = gateway.transport.engine
         spawn, cancelled = engine.spawn, asyncio.Event()
 
         def cancelled_at_once(*work: Any) -> None:
@@ -349,7 +349,7 @@ async def test_an_event_that_is_cancelled_before_it_begins_leaves_nothing(
 async def test_the_number_of_concurrent_events_of_one_client_is_bounded(nats_url: str) -> None:
     most = 0
     async with gateway_world(nats_url) as world, raw(world) as client:
-        begun = world.gateways[0].transport._engine.tasks
+        begun = world.gateways[0].transport.engine.tasks
 
         async def watch() -> None:
             nonlocal most

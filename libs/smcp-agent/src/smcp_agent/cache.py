@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from smcp_agent.errors import (
@@ -167,6 +167,7 @@ class _ToolEntry:
         """Whether the next answer is an event if it differs."""
 
 
+@dataclass(eq=False, repr=False)
 class ToolCache:
     """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again.
 
@@ -174,17 +175,14 @@ class ToolCache:
     whose list does not fit beside those of the others has the error TooLarge, and keeps the tools that it had.
     """
 
-    def __init__(
-        self, ask: Callable[[str], Awaitable[Tools]], spawn: Spawn, publish: Callable[[Event], object]
-    ) -> None:
-        self._ask = ask
-        self._spawn = spawn
-        self._publish = publish
-        self.entries: dict[str, _ToolEntry] = {}
-        self._size = 0
-        self._turns = asyncio.Semaphore(READ_AT_ONCE)
-        self._free_at = 0.0
-        """Loop time from which a Computer may be asked."""
+    ask: Callable[[str], Awaitable[Tools]]
+    spawn: Spawn
+    publish: Callable[[Event], object]
+    entries: dict[str, _ToolEntry] = field(default_factory=dict, init=False)
+    _size: int = field(default=0, init=False)
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READ_AT_ONCE), init=False)
+    _free_at: float = field(default=0.0, init=False)
+    """Loop time from which a Computer may be asked."""
 
     def refresh(self, computer: str, *, restart: bool = False, is_news: bool = True) -> None:
         """Ask for this Computer's tools (again). `restart`: also if a query runs, as the Computer has just come.
@@ -196,7 +194,7 @@ class ToolCache:
         if entry.task is not None and restart:
             entry.task.cancel()
         if entry.task is None or entry.task.done() or restart:
-            entry.task = self._spawn(self._keep(computer, entry))
+            entry.task = self.spawn(self._keep(computer, entry))
 
     def drop(self, computer: str) -> None:
         entry = self.entries.pop(computer, None)
@@ -219,7 +217,7 @@ class ToolCache:
         except asyncio.CancelledError:
             entry.is_news = True
             if entry.tools is not None:
-                self._publish(ToolsChanged(computer, entry.tools))
+                self.publish(ToolsChanged(computer, entry.tools))
             raise
         if entry.tools is None:
             assert entry.error is not None
@@ -262,7 +260,7 @@ class ToolCache:
             is_news, entry.is_news = entry.is_news and is_other, True
             entry.tried.set()
             if is_news:
-                self._publish(ToolsChanged(computer, tools))
+                self.publish(ToolsChanged(computer, tools))
 
     async def _ask_in_turn(self, computer: str, entry: _ToolEntry) -> tuple[Tools, bool]:
         """Its tools, and whether they are others than before. Raises TooLarge: they do not fit; SmcpError."""
@@ -276,7 +274,7 @@ class ToolCache:
             loop.call_later(SLOW_S, turn.close)
             entry.changed.clear()
             try:
-                tools = await self._ask(computer)
+                tools = await self.ask(computer)
             except asyncio.CancelledError:  # it left, or came again; its answer may still come, and is read
                 self._cost(entry, UNUSED)
                 raise

@@ -7,12 +7,7 @@ from typing import Any, Self, TypeVar
 
 from smcp_agent.cache import AnswerCache, ToolCache, Tools
 from smcp_agent.connecting.link import Addresses, Link
-from smcp_agent.connecting.options import (
-    MAX_MESSAGE,
-    ConnectionOptions,
-    Token,
-    check_token,
-)
+from smcp_agent.connecting.options import MAX_MESSAGE, ConnectionOptions, Token, check_token
 from smcp_agent.errors import Closed, not_open
 from smcp_agent.events import Event, EventHub, EventStream
 from smcp_agent.llm import ModelMethods
@@ -98,10 +93,10 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         self._previews = previews or Previews()
         self._on_input = on_input
         self._subscriptions = Subscriptions(self._send_subscription, spawn, publish)
-        self._room = Office(seat, self._tools, self._answers, self._subscriptions, publish)
+        self._office = Office(seat, self._tools, self._answers, self._subscriptions, publish)
         given: Any = url  # whatever the application passed
         addresses = Addresses(given if isinstance(given, Iterable) and not isinstance(given, str) else [given])
-        self._link = Link(addresses, seat, options, self._room, self._on_notice)
+        self._link = Link(addresses, seat, options, self._office, self._on_notice)
         self._link.fail(not_open())
         self._on_progress = {}
         self._rpc = RpcClient(self.office, self.name, self._link, spawn, max_away)
@@ -148,7 +143,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
 
     def computers(self) -> list[str]:
         """The names of the Computers in the office, sorted."""
-        return self._room.computers
+        return self._office.room.computers
 
     async def list_room(self) -> list[SessionInfo]:
         """Fetch all members of the office, this Agent included. Raises SmcpError: as `call_tool`."""
@@ -173,7 +168,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         try:
             self._background.started = True
             self._background.spawn(self._link.run())
-            await self._room.enter(connection)
+            await self._office.enter(connection)
         except BaseException:
             await self._stop()
             raise
@@ -206,7 +201,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         if event == TOLD_OF_PROGRESS:
             self._progressed(data)
         elif not self._background.stopped:
-            self._room.on_notice(event, data)
+            self._office.on_notice(event, data)
 
 
 class _Background:

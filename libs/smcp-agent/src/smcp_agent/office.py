@@ -5,7 +5,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from uuid import uuid4
 
@@ -171,32 +171,21 @@ class Subscriptions:
             await self._ask("unsubscribe", subscription)
 
 
+@dataclass(eq=False, repr=False)
 class Office:
     """The room and what is known of the Computers in it. It is the link's `Listener`."""
 
-    def __init__(
-        self,
-        seat: EnterOfficeReq,
-        tools: ToolCache,
-        answers: AnswerCache,
-        subscriptions: Subscriptions,
-        publish: Callable[[Event], bool],
-    ) -> None:
-        self._seat = seat
-        self._tools = tools
-        self._answers = answers
-        self._subscriptions = subscriptions
-        self._publish = publish
-        self._room = Room()
-        self._not_listed: SmcpError | None = None
-        """Why the room could not be listed last."""
-
-    @property
-    def computers(self) -> list[str]:
-        return self._room.computers
+    seat: EnterOfficeReq
+    tools: ToolCache
+    answers: AnswerCache
+    subscriptions: Subscriptions
+    publish: Callable[[Event], bool]
+    room: Room = field(default_factory=Room, init=False)
+    _not_listed: SmcpError | None = field(default=None, init=False)
+    """Why the room could not be listed last."""
 
     def joining(self) -> None:
-        self._room.hold()
+        self.room.hold()
 
     async def enter(self, connection: Connection) -> None:
         """Fetch the members after the first join. Raises SmcpError: that failed for 15 s."""
@@ -211,30 +200,30 @@ class Office:
     async def joined(self, connection: Connection) -> None:
         """Fetch the members after a later join, however long it takes. Raises ConnectionBroken."""
         await self._learn(connection)
-        self._publish(Reconnected(without_login(connection.url)))
+        self.publish(Reconnected(without_login(connection.url)))
 
     def on_lost(self, reason: str) -> None:
-        self._answers.outdate(None)
-        self._publish(Disconnected(reason))
+        self.answers.outdate(None)
+        self.publish(Disconnected(reason))
 
     def on_refused(self, why: str) -> None:
-        self._publish(RejoinRefused(why))
+        self.publish(RejoinRefused(why))
 
     def on_notice(self, name: str, data: Mapping[str, Any]) -> None:
         computer = data.get("computer")
         match name, computer:
             case "notify:enter_office", str():
-                is_heard = self._room.notified(ComputerEntered(computer)) and self._publish(ComputerEntered(computer))
-                if computer in self._room.computers:  # also one that came back before its leave was announced
+                is_heard = self.room.notified(ComputerEntered(computer)) and self.publish(ComputerEntered(computer))
+                if computer in self.room.computers:  # also one that came back before its leave was announced
                     self._computer_entered(computer, is_heard=is_heard)
             case "notify:leave_office", str():
-                if self._room.notified(ComputerLeft(computer)):
+                if self.room.notified(ComputerLeft(computer)):
                     self._computer_left(computer)
-                    self._publish(ComputerLeft(computer))
+                    self.publish(ComputerLeft(computer))
             case "notify:update_tool_list", str():
                 self._refresh(computer)
             case "notify:update_config", str():
-                self._publish(ConfigChanged(computer))
+                self.publish(ConfigChanged(computer))
                 self._refresh(computer)
             case _:
                 self._take(event_of(name, data), missed=data.get(MISSED) is True)
@@ -242,48 +231,48 @@ class Office:
     def _take(self, event: Event, *, missed: bool) -> None:
         match event:
             case DesktopChanged(computer):
-                self._answers.outdate(computer, "desktop", again=True)
+                self.answers.outdate(computer, "desktop", again=True)
             case FinderChanged(computer):
-                self._answers.outdate(computer, "finder", again=True)
+                self.answers.outdate(computer, "finder", again=True)
             case ResourcesChanged(computer) | ResourceUpdated(computer):
-                self._answers.outdate(computer, "resources")
-        self._publish(event)
-        if missed and isinstance(event, ResourcesChanged) and event.computer in self.computers:
-            self._subscriptions.lost(event.computer)
+                self.answers.outdate(computer, "resources")
+        self.publish(event)
+        if missed and isinstance(event, ResourcesChanged) and event.computer in self.room.computers:
+            self.subscriptions.lost(event.computer)
 
     def _refresh(self, computer: str) -> None:
-        if computer in self._room.computers:
-            self._tools.refresh(computer)
+        if computer in self.room.computers:
+            self.tools.refresh(computer)
 
     def _computer_entered(self, computer: str, *, is_heard: bool) -> None:
         """`is_heard`: somebody heard of it, and expects the event with its tools."""
-        self._answers.outdate(computer)
-        self._tools.refresh(computer, restart=True, is_news=is_heard)
-        self._subscriptions.lost(computer)
+        self.answers.outdate(computer)
+        self.tools.refresh(computer, restart=True, is_news=is_heard)
+        self.subscriptions.lost(computer)
 
     def _computer_left(self, computer: str) -> None:
-        self._tools.drop(computer)
-        self._answers.outdate(computer)
-        self._subscriptions.left(computer)
+        self.tools.drop(computer)
+        self.answers.outdate(computer)
+        self.subscriptions.left(computer)
 
     async def _learn(self, connection: Connection) -> None:
         backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         while (listed := await self._listed(connection)) is None:  # noqa: ASYNC110 -- a query each time
             await asyncio.sleep(backoff.next())
-        changes = self._room.listed(each.name for each in listed.sessions if each.role == "computer" and each.name)
+        changes = self.room.listed(each.name for each in listed.sessions if each.role == "computer" and each.name)
         for change in changes:
-            is_heard = self._publish(change)
+            is_heard = self.publish(change)
             if isinstance(change, ComputerEntered):
                 self._computer_entered(change.computer, is_heard=is_heard)
             else:
                 self._computer_left(change.computer)
-        for computer in self._room.computers:
+        for computer in self.room.computers:
             if ComputerEntered(computer) not in changes:
-                self._tools.refresh(computer)
-                self._subscriptions.lost(computer)
+                self.tools.refresh(computer)
+                self.subscriptions.lost(computer)
 
     async def _listed(self, connection: Connection) -> ListRoomRet | None:
-        seat = self._seat
+        seat = self.seat
         request = ListRoomReq(agent=seat.name, req_id=uuid4().hex, office_id=seat.office_id)
         reply = await connection.request("server:list_room", request.model_dump(exclude_unset=True), timeout=ROOM_S + 2)
         error = flat_error(reply, ("sessions",))

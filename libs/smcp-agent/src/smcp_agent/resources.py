@@ -144,7 +144,7 @@ class ResourceMethods:
     _rpc: RpcClient
     _answers: AnswerCache
     _subscriptions: Subscriptions
-    _room: Office
+    _office: Office
     _listed = 0
     """The sizes (`size_of`) of all lists that are being read."""
 
@@ -178,7 +178,7 @@ class ResourceMethods:
         """
         if computer is not None:
             return prompt_text({computer: await self.desktop(computer, max_age=max_age)})
-        names = self._room.computers
+        names = self._office.room.computers
         found = await asyncio.gather(*(self._desktop_or_none(name, max_age) for name in names))
         return prompt_text({name: desktop for name, desktop in zip(names, found, strict=True) if desktop is not None})
 

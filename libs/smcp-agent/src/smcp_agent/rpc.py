@@ -187,12 +187,7 @@ class RpcClient:
         return await self.ask(event, computer, {"computer": computer, **fields})
 
     async def ask_mcp(
-        self,
-        event: str,
-        params: Mapping[str, Any],
-        *,
-        computer: str | None,
-        server: str | None,
+        self, event: str, params: Mapping[str, Any], *, computer: str | None, server: str | None
     ) -> McpAnswer:
         """The result of an MCP request in the envelope of computer.txt (resources chapter, 5). Raises McpError: the
         answer is a JSON-RPC error; SmcpError: as `send`."""

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
@@ -108,30 +108,23 @@ def _answer(waiting: _Waiting, *, is_written: bool) -> None:
         waiting.written.set_result(is_written)
 
 
+@dataclass(eq=False, repr=False)
 class Trail:
-    """The events of one process.
+    """The events of one process."""
 
-    Args:
-        log: where their lines go; those of calls, and of approvals at another process, at `debug`.
-        writer: the name of this process in its records, new at each start.
-        open_sink: None: there are lines of the log only.
-        required: whether the caller of `write` is to wait, and `check` refuses while records are not taken.
-        content: whether arguments and results stand in the records of calls.
-    """
+    log: logging.Logger
+    """Where their lines go; those of calls, and of approvals at another process, at `debug`."""
+    _: KW_ONLY
+    writer: str = ""
+    """The name of this process in its records, new at each start."""
+    open_sink: "InitVar[Callable[[Trail], Sink] | None]" = None
+    """None: there are lines of the log only."""
+    required: bool = False
+    """Whether the caller of `write` is to wait, and `check` refuses while records are not taken."""
+    content: bool = False
+    """Whether arguments and results stand in the records of calls."""
 
-    def __init__(
-        self,
-        log: logging.Logger,
-        *,
-        writer: str = "",
-        open_sink: "Callable[[Trail], Sink] | None" = None,
-        required: bool = False,
-        content: bool = False,
-    ) -> None:
-        self.log = log
-        self._writer = writer
-        self.required = required
-        self._content = content
+    def __post_init__(self, open_sink: "Callable[[Trail], Sink] | None") -> None:
         self._number = 0
         self._prev = ""
         self._waiting: dict[int, _Waiting] = {}
@@ -175,7 +168,7 @@ class Trail:
         if self.lost:
             record["lost"] = self.lost
         self._number = number = self._number + 1
-        record["writer"], record["seq"], record["prev"] = self._writer, number, self._prev
+        record["writer"], record["seq"], record["prev"] = self.writer, number, self._prev
         written = exact_json.written(record)
         self._prev = sha256(written)
         subject = audit(event.office or "", event.kind)
@@ -209,7 +202,7 @@ class Trail:
             return
         arguments = exact_json.written(event.arguments, sort_keys=True)
         event.args_sha256 = sha256(arguments)
-        if not self._content:
+        if not self.content:
             event.arguments = None
         else:
             event.arguments = _TOO_LONG if len(arguments) > LONGEST_CONTENT else redacted(event.arguments)
@@ -280,7 +273,7 @@ class Trail:
         for name in _WHERE_KNOWN:
             if (value := getattr(event, name)) is not None:
                 record[name] = value
-        if self._content and event.kind == "call":
+        if self.content and event.kind == "call":
             record["arguments"] = event.arguments
             record["result"] = _result(event.result)
         return record

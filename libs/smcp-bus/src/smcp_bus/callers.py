@@ -178,9 +178,9 @@ def _as_json(rights: Rights) -> dict[str, Any]:
 
 
 def _from_json(value: object) -> Rights:
-    """What `_as_json` gave. What cannot be read allows nothing."""
+    """What `_as_json` gave, or its text. What cannot be read allows nothing."""
     try:
-        return Rights.model_validate(value)
+        return Rights.model_validate_json(value) if isinstance(value, str) else Rights.model_validate(value)
     except ValidationError:
         return NOTHING
 
@@ -190,12 +190,7 @@ def _written(rights: Rights) -> str:
     return json.dumps(_as_json(rights))
 
 
-@lru_cache(maxsize=4096)
-def _read(text: str) -> Rights:
-    try:
-        return Rights.model_validate_json(text)
-    except ValidationError:
-        return NOTHING
+_read: Final = lru_cache(maxsize=4096)(_from_json)
 
 
 def is_read_only(tool: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
@@ -47,35 +48,31 @@ class ContextIdGenerator(RandomIdGenerator):
         return False  # W3C's flag would tell others that they may sample by the id
 
 
+@dataclass(eq=False, repr=False)
 class TraceSampler(Sampler):
     """Decides by a draw of its own (ADR 0002): the share `rate` (0 to 1) of new traces, at most `per_s` in a second (0:
     any number). `by_parent`: a parent's flag counts. With `slow_ms` what is dropped may be recorded when it ends."""
 
-    def __init__(
-        self,
-        rate: float,
-        *,
-        per_s: float = 0.0,
-        by_parent: bool = True,
-        slow_ms: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._rate = rate
-        self._per_s = per_s
-        self._by_parent = by_parent
-        self._clock = clock
+    rate: float
+    _: KW_ONLY
+    per_s: float = 0.0
+    by_parent: bool = True
+    slow_ms: int | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._random = random.Random()  # noqa: S311 - chance, not secrecy
-        self._most = self._left = max(per_s, 1.0)
-        self._filled_at = clock()
-        slow_ns = None if slow_ms is None else slow_ms * 1_000_000
-        self._dropped = (False, "" if slow_ms is None else f"{STATE_KEY}={slow_ms}", slow_ns)
+        self._most = self._left = max(self.per_s, 1.0)
+        self._filled_at = self.clock()
+        slow_ns = None if self.slow_ms is None else self.slow_ms * 1_000_000
+        self._dropped = (False, "" if slow_ns is None else f"{STATE_KEY}={self.slow_ms}", slow_ns)
 
     def decide(self, parent: SpanContext | None, *, is_untrusted: bool) -> tuple[bool, str, int | None]:
         """Whether a request is sampled, its trace state, and if it is not: from how many ns on it is slow."""
-        if parent is not None and self._by_parent and not is_untrusted:
+        if parent is not None and self.by_parent and not is_untrusted:
             is_sampled, state = parent.trace_flags.sampled, parent.trace_state
             return is_sampled, state.to_header(), None if is_sampled else _slow_ns(state)
-        is_sampled = (self._rate >= 1 or self._random.random() < self._rate) and self._is_below_limit()
+        is_sampled = (self.rate >= 1 or self._random.random() < self.rate) and self._is_below_limit()
         return (True, "", None) if is_sampled else self._dropped
 
     def should_sample(self, parent_context: Context | None, *args: Any, **kwargs: Any) -> SamplingResult:
@@ -88,13 +85,13 @@ class TraceSampler(Sampler):
         return (ALWAYS_ON if is_sampled else ALWAYS_OFF).should_sample(parent_context, *args, **kwargs)
 
     def get_description(self) -> str:
-        return f"TraceSampler{{{self._rate},{self._per_s}}}"
+        return f"TraceSampler{{{self.rate},{self.per_s}}}"
 
     def _is_below_limit(self) -> bool:
-        if not self._per_s:
+        if not self.per_s:
             return True
-        now = self._clock()
-        self._left = min(self._most, self._left + (now - self._filled_at) * self._per_s)
+        now = self.clock()
+        self._left = min(self._most, self._left + (now - self._filled_at) * self.per_s)
         self._filled_at = now
         if self._left < 1:
             return False

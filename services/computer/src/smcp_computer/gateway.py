@@ -138,7 +138,7 @@ class GatewayMembership:
 
     def joining(self) -> None:
         said = {**self._me.model_dump(exclude_unset=True), "capabilities": self.computer.resources.index.capabilities}
-        self.link.describe(EnterOfficeReq.model_validate(said))
+        self.link.place = EnterOfficeReq.model_validate(said)
 
     async def joined(self, connection: Connection) -> None:
         self._problem = None

@@ -209,7 +209,7 @@ def _measure(gateway: Gateway) -> None:
         lambda: {"token": 0, "throttled": 0} if authenticator is None else authenticator.refusals,
         label="why",
     )
-    counter("smcp_gateway_slow_clients", "Clients cut off: they did not read", lambda: gateway.transport.slow)
+    counter("smcp_gateway_slow_clients", "Clients cut off: they did not read", lambda: gateway.transport.engine.cut_off)
     gauge("smcp_gateway_unauthenticated", "Connections that are not authenticated yet", lambda: len(unauthenticated))
     closed = "Unauthenticated connections that were closed, by the limit they exceeded"
     counter("smcp_gateway_unauthenticated_closed", closed, lambda: unauthenticated.closed, label="why")

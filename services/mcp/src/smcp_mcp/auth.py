@@ -102,9 +102,8 @@ class Authorization:
 
     def holder(self, request: Request, office: str) -> RequestHolder:
         principal = _principal_of(request)
-        return RequestHolder(
-            (office, None, None) if principal is None else (office, principal.identity, principal.grants.quota)
-        )
+        known = (None, None) if principal is None else (principal.identity, principal.grants.quota)
+        return RequestHolder((office, *known))
 
     def session_holder(self, request: Request) -> RequestHolder:
         principal = _principal_of(request)

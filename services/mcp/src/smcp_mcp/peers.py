@@ -61,7 +61,7 @@ class Peers:
 
     async def pass_on(self, exchange: BufferedRequest, office: str, peer: Peer) -> bool:
         """Have a peer answer a request. False: it does not hold the seat of the office, or cannot be reached."""
-        answered = True  # also if the client disconnects
+        outcome = "answered"  # also if the client disconnects
         async with anyio.create_task_group() as group:
 
             async def watch() -> None:
@@ -71,11 +71,11 @@ class Peers:
             group.start_soon(watch)
             outcome = await self._forward(exchange, office, peer)
             self.passed_on[outcome] += 1
-            answered = outcome in ("answered", "refused", "broken")
             group.cancel_scope.cancel()
-        if not answered:
-            self.known.pop(office, None)
-        return answered
+        if outcome not in ("not_held", "unreachable"):
+            return True
+        self.known.pop(office, None)
+        return False
 
     async def _forward(self, exchange: BufferedRequest, office: str, peer: Peer) -> str:
         request = exchange.request

@@ -250,7 +250,7 @@ async def gateway_world(
             )
             gateway = await stack.enter_async_context(open_gateway(gateway_settings, used))
             if not pings:
-                gateway.transport._engine.ping_interval = gateway.transport._engine.ping_timeout = PATIENCE_S
+                gateway.transport.engine.ping_interval = gateway.transport.engine.ping_timeout = PATIENCE_S
             world.gateways.append(gateway)
         yield world
 

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +19,7 @@ from rich.progress import Progress
 from smcp_agent.cli.output import print_error, print_event, print_hint, print_json
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import Token
-from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, NotAuthenticated, SmcpError
+from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, NotAuthenticated, SmcpError, TokenUnavailable
 from smcp_agent.events import Disconnected, Event
 
 FAILED: Final = 1
@@ -33,6 +32,11 @@ LOST_S: Final = 2.0
 """Seconds before a lost connection is reported: after a gateway's restart, or at another gateway, it is back sooner."""
 HELP_S: Final = 2.0
 """How long a completion may take, and the reason why there are no tools."""
+HINTS: Final[Mapping[type, str]] = {
+    NotAuthenticated: "Give your key or token by --token (SMCP_TOKEN). The key of your own `smcp up` is found without.",
+    JoinRefused: "An Agent leaves when its program ends; an MCP client over HTTP some minutes after its last request.",
+    CannotConnect: "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,16 @@ def ask(
     sent: dict[str, str] = {}
 
     async def work() -> bool:
+        loop = asyncio.get_running_loop()
         with shown:
             async with chosen.agent() as agent:
-                agent.on_event(partial(_tell_if_lost, agent))
+
+                def tell_if_lost(event: Event) -> None:  # for some seconds: a call waits for another connection
+                    if isinstance(event, Disconnected):
+                        said = f"The connection is lost ({event.reason}); trying again ..."
+                        loop.call_later(LOST_S, lambda: None if agent.connected else print_hint(said))
+
+                agent.on_event(tell_if_lost)
                 sent.update(ids or {})
                 answer = await query(agent)
         if chosen.json:
@@ -110,14 +121,7 @@ def ask(
     run(chosen, work(), ids=sent)
 
 
-def _tell_if_lost(agent: SmcpAgent, event: Event) -> None:
-    """Say when the connection has been lost for some seconds: a call waits for another one, for its whole time."""
-    if isinstance(event, Disconnected):
-        said = f"The connection is lost ({event.reason}); trying again ..."
-        asyncio.get_running_loop().call_later(LOST_S, lambda: None if agent.connected else print_hint(said))
-
-
-async def follow(options: Options, seconds: float | None) -> bool:
+async def follow(options: Options, seconds: float | None) -> None:
     async with options.agent() as agent:
         stream = agent.events()
         there = ", ".join(agent.computers())
@@ -126,14 +130,13 @@ async def follow(options: Options, seconds: float | None) -> bool:
             async with asyncio.timeout(seconds):
                 async for event in stream:
                     print_event(event, as_object=options.json)
-    return True
 
 
 def run(
-    chosen: Options, work: Coroutine[Any, Any, bool], *, ids: Mapping[str, str] | None = None, endless: bool = False
+    chosen: Options, work: Coroutine[Any, Any, object], *, ids: Mapping[str, str] | None = None, endless: bool = False
 ) -> None:
-    """Run a command to its exit code. ctrl-C, SIGTERM and SIGHUP cancel it: a call is cancelled, and the office left.
-    For an `endless` command that is no failure."""
+    """Run a command to its exit code; it failed where it returns False. ctrl-C, SIGTERM and SIGHUP cancel it: a call is
+    cancelled, and the office left. For an `endless` command that is no failure."""
     signals = [int(signal.SIGINT)]
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -146,8 +149,8 @@ def run(
         with asyncio.Runner() as runner:
             done = runner.run(work)
     except SmcpError as error:
-        print_error(error, as_json=chosen.json, hint=_hint(error), ids=ids)
-        raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed) else FAILED) from error
+        print_error(error, as_json=chosen.json, hint=HINTS.get(type(error), ""), ids=ids)
+        raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed | TokenUnavailable) else FAILED) from error
     except KeyboardInterrupt as error:
         if endless:
             raise typer.Exit from error
@@ -156,17 +159,5 @@ def run(
     finally:
         for number, handler in before:
             signal.signal(number, handler)
-    if not done:
+    if done is False:
         raise typer.Exit(FAILED)
-
-
-def _hint(error: SmcpError) -> str:
-    match error:
-        case NotAuthenticated():
-            return "Give your key or token by --token (SMCP_TOKEN). The key of your own `smcp up` is found without."
-        case JoinRefused() if "holder" in error.details:
-            return "It leaves when its program ends; an MCP client over HTTP some minutes after its last request."
-        case CannotConnect():
-            return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
-        case _:
-            return ""

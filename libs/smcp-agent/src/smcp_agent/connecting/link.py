@@ -5,6 +5,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -186,37 +187,27 @@ class Listener(Protocol):
         """The server refuses the join, which is tried again. `why` is for people."""
 
 
+@dataclass(eq=False, repr=False)
 class Link:
     """One joined connection at a time: `open` makes the first, `run` the others."""
 
-    def __init__(
-        self,
-        addresses: Addresses,
-        place: EnterOfficeReq,
-        options: ConnectionOptions,
-        listener: Listener,
-        on_notice: Notice,
-    ) -> None:
-        self._addresses = addresses
-        self._place = place
-        self._options = options
-        self._listener = listener
-        self._on_notice = on_notice
-        self.failure: SmcpError | None = None
-        """Why the office does not take the member back."""
-        self._changed = asyncio.Event()
-        self.connection: Connection | None = None
-        """The joined connection, if there is one at this moment."""
-
-    def describe(self, place: EnterOfficeReq) -> None:
-        self._place = place
+    addresses: Addresses
+    place: EnterOfficeReq
+    options: ConnectionOptions
+    listener: Listener
+    on_notice: Notice
+    failure: SmcpError | None = field(default=None, init=False)
+    """Why the office does not take the member back."""
+    connection: Connection | None = field(default=None, init=False)
+    """The joined connection, if there is one at this moment."""
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def open(self) -> Connection:
         """Raises CannotConnect, ConnectionLost, JoinRefused; Unavailable: no gateway could find out whether the seat is
         free; SmcpError: the server refused the connection."""
         tried: set[str] = set()
         while True:
-            connection = await self._addresses.connect(self._options, self._on_notice)
+            connection = await self.addresses.connect(self.options, self.on_notice)
             try:
                 await self._join(connection)
             except BaseException as error:
@@ -224,7 +215,7 @@ class Link:
                 if isinstance(error, ConnectionBroken | TimeoutError):
                     raise ConnectionLost("the connection broke while joining", may_have_run=False) from error
                 tried.add(connection.url)
-                if not isinstance(error, Unavailable) or not self._addresses.avoid(connection.url, tried):
+                if not isinstance(error, Unavailable) or not self.addresses.avoid(connection.url, tried):
                     raise
             else:
                 self.failure = None
@@ -242,9 +233,9 @@ class Link:
                 backoff.reset()
             closing = asyncio.create_task(connection.close())  # if the host hangs, this takes a while
             try:
-                self._listener.on_lost(connection.reason)
+                self.listener.on_lost(connection.reason)
                 # a gateway may also send members away because others have fewer
-                away = (connection.silent or connection.moving) and self._addresses.avoid(connection.url)
+                away = (connection.silent or connection.moving) and self.addresses.avoid(connection.url)
                 if not (away and connection.silent):
                     await asyncio.sleep(backoff.next())
                 await self._come_back(backoff)
@@ -270,7 +261,7 @@ class Link:
 
     async def leave(self, connection: Connection, *, restarts: bool = False) -> None:
         """Say that the member leaves; `restarts`: and that another process takes its place (`RESTARTS`)."""
-        office = LeaveOfficeReq(office_id=self._place.office_id).model_dump()
+        office = LeaveOfficeReq(office_id=self.place.office_id).model_dump()
         payload = office | ({RESTARTS: True} if restarts else {})
         # the ack also says that everything sent before it has arrived
         await connection.request("server:leave_office", payload, timeout=LEAVE_S)
@@ -296,7 +287,7 @@ class Link:
             connection.doubted.clear()
             if connection.lost.is_set():
                 return
-            if not await self._addresses.ready_instead_of(connection.url, self._options):
+            if not await self.addresses.ready_instead_of(connection.url, self.options):
                 ready_since = None
             elif ready_since is None:
                 ready_since = loop.time()
@@ -308,7 +299,7 @@ class Link:
         unknown, why = False, ""
         while True:
             try:
-                connection = await self._addresses.connect(self._options, self._on_notice)
+                connection = await self.addresses.connect(self.options, self.on_notice)
             except SmcpError as error:
                 level = logging.DEBUG if error.message == why else logging.INFO  # an outage is one line
                 logger.log(level, "not connected yet: %s", error.message)
@@ -323,7 +314,7 @@ class Link:
                 await self._join(connection)
                 self.failure = None
                 self._set(connection)
-                await self._listener.joined(connection)
+                await self.listener.joined(connection)
             except BaseException as error:
                 self._set(None)
                 await connection.close()
@@ -332,21 +323,21 @@ class Link:
                 if isinstance(error, SmcpError) and asyncio.get_running_loop().time() > patience:
                     self._refuse(error)
                 if isinstance(error, Unavailable):
-                    self._addresses.avoid(connection.url)  # where it is the only URL, another gateway may be behind it
+                    self.addresses.avoid(connection.url)  # where it is the only URL, another gateway may be behind it
                 await asyncio.sleep(backoff.next())
             else:
                 return
 
     def _refuse(self, error: SmcpError) -> None:
         if self.failure is None:
-            self._listener.on_refused(error.details.get("why", error.message))
+            self.listener.on_refused(error.details.get("why", error.message))
             self.fail(error)
 
     async def _join(self, connection: Connection) -> None:
-        self._listener.joining()
-        place = self._place.model_dump(exclude_unset=True)
+        self.listener.joining()
+        place = self.place.model_dump(exclude_unset=True)
         ack = await connection.request("server:join_office", place, timeout=JOIN_S)
-        _check_joined(ack, self._place)
+        _check_joined(ack, self.place)
 
     def _set(self, connection: Connection | None) -> None:
         self.connection = connection

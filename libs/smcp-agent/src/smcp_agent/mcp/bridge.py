@@ -330,7 +330,7 @@ async def _if_traced(span: ServerMiddleware[Any], ctx: Context, call_next: CallN
     return await (span(ctx, call_next) if is_traced else call_next(ctx))
 
 
-async def serve_stdio(agent: SmcpAgent, listing: ToolListOptions, max_chars: int | None) -> bool:
+async def serve_stdio(agent: SmcpAgent, listing: ToolListOptions, max_chars: int | None) -> None:
     """Enter the office and be its MCP server on standard input and output until the client hangs up."""
     stdin = None if sys.platform == "win32" else cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
     async with agent:
@@ -340,7 +340,6 @@ async def serve_stdio(agent: SmcpAgent, listing: ToolListOptions, max_chars: int
                 await OfficeServer(agent, listing=listing, max_chars=lambda _: max_chars).run(streams)
         except* (BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):
             logger.info("the client is gone")
-    return True
 
 
 async def _lines(stdin: int) -> AsyncIterator[str]:

@@ -10,6 +10,7 @@ it is `<computer>__<server>__<its name>`.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
@@ -121,29 +122,26 @@ def no_resource(uri: str) -> MCPError:
     return MCPError(types.INVALID_PARAMS, "no Computer that you may ask has this resource", {"uri": uri})
 
 
+@dataclass(eq=False, repr=False)
 class OfficeResources:
     """The part of the office's MCP server that lists and reads resources. Arguments: those of `OfficeServer`."""
 
-    def __init__(
-        self,
-        agent: SmcpAgent,
-        server: Server[Any],
-        may_ask: Callable[[Context, str], bool],
-        max_chars: Callable[[Context], int | None],
-    ) -> None:
-        self._agent = agent
-        self.may_ask = may_ask
-        self._max_chars = max_chars
-        self._owners: dict[str, str] = {}
-        """The Computer of each URI that is listed as it is."""
+    agent: SmcpAgent
+    server: InitVar[Server[Any]]
+    may_ask: Callable[[Context, str], bool]
+    max_chars: Callable[[Context], int | None]
+    _owners: dict[str, str] = field(default_factory=dict, init=False)
+    """The Computer of each URI that is listed as it is."""
+
+    def __post_init__(self, server: Server[Any]) -> None:
         server.add_request_handler("resources/list", types.PaginatedRequestParams, self._list)
         server.add_request_handler("resources/templates/list", types.PaginatedRequestParams, self._list_templates)
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, self._read)
 
     async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListResourcesResult:
-        found = await ask_each(self.computers(context), "resources", self._agent.resources)
+        found = await ask_each(self.computers(context), "resources", self.agent.resources)
         own = {computer: {each["uri"]: each for each in resources} for computer, resources in found.items()}
-        silent = set(self._agent.computers()) - own.keys()
+        silent = set(self.agent.computers()) - own.keys()
         kept = ((uri, of) for uri, of in self._owners.items() if of in silent and len(uri) <= LONGEST)
         self._owners = dict(islice(kept, MAX_KEPT)) | {
             uri: of for uri, of in self._owners.items() if uri in own.get(of, ())
@@ -158,7 +156,7 @@ class OfficeResources:
     async def _list_templates(
         self, context: Context, _: types.PaginatedRequestParams
     ) -> types.ListResourceTemplatesResult:
-        found = await ask_each(self.computers(context), "templates", _all_of(self._agent.iter_resource_templates))
+        found = await ask_each(self.computers(context), "templates", _all_of(self.agent.iter_resource_templates))
         listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
         method, kind = "resources/templates/list", types.ListResourceTemplatesResult
         return await fitting(method, context, kind, "resourceTemplates", list(listed.values()))
@@ -166,14 +164,14 @@ class OfficeResources:
     async def _read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         if params.uri.startswith(RESULT_SCHEME):
             return self._read_result(context, params.uri)
-        found = (await self._first(context, params.uri, self._agent.read_contents))[2].raw
+        found = (await self._first(context, params.uri, self.agent.read_contents))[2].raw
         contents = [{**each, "uri": _as_asked(each["uri"], params.uri)} for each in found["contents"]]
         return await _valid(types.ReadResourceResult, {**found, "contents": contents}, f"the content of {params.uri}")
 
     def _read_result(self, context: Context, uri: str) -> types.ReadResourceResult:
         """A page of a result that was cut; a second content has the URI of the next page, and says so."""
         try:
-            page = self._agent.read_result(uri, max_chars=self._max_chars(context) or MAX_CHARS)
+            page = self.agent.read_result(uri, max_chars=self.max_chars(context) or MAX_CHARS)
         except (Malformed, NotFound) as error:
             raise MCPError(types.INVALID_PARAMS, error.message, {"uri": uri}) from None
         more = [each for each in page.content if isinstance(each, LinkContent)]
@@ -187,17 +185,17 @@ class OfficeResources:
         """What an argument of a template may be, by the first Computer that knows. Raises MCPError."""
 
         async def ask(computer: str, own: str) -> JsonObject:
-            return await self._agent.complete(computer, own, argument, value, chosen=chosen)
+            return await self.agent.complete(computer, own, argument, value, chosen=chosen)
 
         return (await self._first(context, template, ask))[2]
 
     async def subscribe(self, context: Context, uri: str) -> tuple[str, str]:
         """Subscribe to a resource at its Computer; returns the Computer and the URI there. Raises MCPError."""
-        return (await self._first(context, uri, self._agent.subscribe_resource))[:2]
+        return (await self._first(context, uri, self.agent.subscribe_resource))[:2]
 
     def computers(self, context: Context) -> list[str]:
         """The Computers that the client of this request may ask."""
-        return [computer for computer in self._agent.computers() if self.may_ask(context, computer)]
+        return [computer for computer in self.agent.computers() if self.may_ask(context, computer)]
 
     async def _first(
         self, context: Context, uri: str, ask: Callable[[str, str], Awaitable[_Answer]]
@@ -253,19 +251,23 @@ class OfficePrompts:
 
     async def _listed(self, context: Context) -> list[dict[str, Any]]:
         found = await ask_each(self._resources.computers(context), "prompts", _all_of(self._agent.iter_prompts))
-        there = {_place(computer, each): each for computer, prompts in found.items() for each in prompts}
+        there: dict[_Place, JsonObject] = {
+            (computer, each.get("serverId"), each["name"]): each
+            for computer, listed in found.items()
+            for each in listed
+        }
         silent = set(self._agent.computers()) - found.keys()
         kept = ((name, at) for name, at in self._named.items() if at[0] in silent and len(name) <= LONGEST)
         self._named = dict(islice(kept, MAX_KEPT)) | {name: at for name, at in self._named.items() if at in there}
-        listed: dict[str, dict[str, Any]] = {}
+        named: dict[str, dict[str, Any]] = {}
         qualifying = qualifiers(self._agent.computers())
         for at, each in there.items():
             own = () if looks_foreign(at[2], at[0], qualifying) else (at[2],)
             for name in (*own, "__".join(filter(None, at))):
                 if self._named.setdefault(name, at) == at:
-                    listed[name] = {**each, "name": name}
+                    named[name] = {**each, "name": name}
                     break
-        return list(listed.values())
+        return list(named.values())
 
     async def _get(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         computer, server, own = await self._find(context, params.name)
@@ -295,7 +297,3 @@ class OfficePrompts:
         if found is None or not self._resources.may_ask(context, found[0]):
             raise MCPError(types.INVALID_PARAMS, f"there is no prompt {name!r} that you may use")
         return found
-
-
-def _place(computer: str, prompt: JsonObject) -> _Place:
-    return computer, prompt.get("serverId"), prompt["name"]

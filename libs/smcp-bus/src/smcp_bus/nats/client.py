@@ -140,8 +140,8 @@ class NatsClient:
         elif any(urlsplit(url).password is not None for url in config.url.split(",")):
             # asked for each attempt, which may go to any of the servers; nats-py sends them as they stand in the URL
             options.update(
-                user=lambda: unquote(getattr(self.server, "username", None) or ""),
-                password=lambda: unquote(getattr(self.server, "password", None) or ""),
+                user=lambda: unquote(getattr(self._socket.server, "username", None) or ""),
+                password=lambda: unquote(getattr(self._socket.server, "password", None) or ""),
             )
         try:
             async with asyncio.timeout(config.connect_timeout) as self._opening:
@@ -187,7 +187,7 @@ class NatsClient:
 
     def _went_down(self) -> None:
         self._standing.clear()
-        self._tried = set() if self.server is None else {self.server.netloc}
+        self._tried = set() if self._socket.server is None else {self._socket.server.netloc}
         if not self._closing:
             _log.warning("the connection to nats-server broke; connecting again")
             self._trouble = "broke"
@@ -248,10 +248,6 @@ class NatsClient:
                 _log.exception("a watcher of the connection failed")
 
     @property
-    def server(self) -> ParseResult | None:
-        return self._socket.server
-
-    @property
     def servers(self) -> list[ParseResult]:
         """Those that are tried when the connection breaks: the configured ones, and the nodes that are there now."""
         return [uri for uri in self._nats.servers if self._is_there(uri)]
@@ -273,7 +269,7 @@ class NatsClient:
 
     def _is_there(self, uri: ParseResult) -> bool:
         netloc = uri.netloc
-        return netloc in (self._configured or ()) or netloc in self._advertised or uri == self.server
+        return netloc in (self._configured or ()) or netloc in self._advertised or uri == self._socket.server
 
     def _heard(self, line: bytes) -> None:
         if not line.startswith(b"INFO "):

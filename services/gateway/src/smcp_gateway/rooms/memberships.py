@@ -234,14 +234,7 @@ class Memberships:
 
 
 def may_have_run(error: BaseException) -> bool:
-    match error:
-        case Unavailable(details=details):
-            return bool(details.get("may_have_run", True))
-        case SmcpError(details=details):
-            return bool(details.get("may_have_run", False))
-        case ConnectionLost() | TransferFailed():
-            return True
-        case Exception():
-            return False
-        case _:
-            return True  # cancelled in the middle
+    if isinstance(error, SmcpError):
+        return bool(error.details.get("may_have_run", isinstance(error, Unavailable)))
+    cancelled = not isinstance(error, Exception)
+    return cancelled or isinstance(error, ConnectionLost | TransferFailed)

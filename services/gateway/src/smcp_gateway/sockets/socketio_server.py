@@ -89,7 +89,7 @@ class SocketIoServer:
         self._audit = audit
         self._unauthenticated = UnauthenticatedClients(
             settings.unauthenticated_per_address,
-            lambda engine_id: self.spawn(self._engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION)),
+            lambda engine_id: self.spawn(self.engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION)),
         )
         self.draining = False
         """New clients are refused; those that are here go on."""
@@ -101,27 +101,27 @@ class SocketIoServer:
         self._sio.on("disconnect", self._on_disconnect, namespace=packet.NAMESPACE)
         handlers = self._sio.eio.handlers
         self._opened, self._ended, self._sio_packet = (handlers[name] for name in ("connect", "disconnect", "message"))
-        self._engine = self._sio.eio = Engine(
+        self.engine = self._sio.eio = Engine(
             logger,
             max_message=max_payload + HEADROOM,
             max_event=self._max_request + HEADROOM,
             send_queue_limit=max_payload + WAITING_BYTES,
             ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
         )
-        self._engine.on("connect", self._on_open)  # type: ignore[no-untyped-call]
-        self._engine.on("disconnect", self._on_end)  # type: ignore[no-untyped-call]
-        self._engine.on_message = self._on_message
-        self.sweep, self.spawn = self._engine.sweep, self._engine.spawn
+        self.engine.on("connect", self._on_open)  # type: ignore[no-untyped-call]
+        self.engine.on("disconnect", self._on_end)  # type: ignore[no-untyped-call]
+        self.engine.on_message = self._on_message
+        self.sweep, self.spawn = self.engine.sweep, self.engine.spawn
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         sid = request.query.get("sid")
         if sid is None:
             if self.draining:
                 return refusal_response(Unavailable("the gateway is stopping; connect to another one"))
-            return self._unauthenticated.refusal(request, self._source(request)) or await self._engine.handle_request(
+            return self._unauthenticated.refusal(request, self._source(request)) or await self.engine.handle_request(
                 request
             )
-        send_queue = self._engine.send_queue(sid)
+        send_queue = self.engine.send_queue(sid)
         if send_queue is None:
             return refusal_response(errors.Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
         if send_queue.is_let_in:
@@ -130,10 +130,10 @@ class SocketIoServer:
             details = {"limit": UNAUTHENTICATED_POST, "size": size}
             return refusal_response(errors.TooLarge("connect to the namespace first", details=details))
         if request.method != "POST":
-            return await self._engine.handle_request(request)
+            return await self.engine.handle_request(request)
         try:
             async with asyncio.timeout(UPLOAD_S if send_queue.is_let_in else CONNECT_S):
-                return await self._engine.handle_request(request)
+                return await self.engine.handle_request(request)
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
 
@@ -149,11 +149,7 @@ class SocketIoServer:
         gets `NOTHING_BEGUN`: later packets are not read."""
         _log.info("a client is disconnected: %s", why, extra={"session": session.id})
         settled = session.leaving and session.in_flight == 0
-        await self._engine.hang_up(session.engine_id, errors.NOTHING_BEGUN if settled else WSCloseCode.OK)
-
-    @property
-    def slow(self) -> int:
-        return self._engine.cut_off
+        await self.engine.hang_up(session.engine_id, errors.NOTHING_BEGUN if settled else WSCloseCode.OK)
 
     async def _on_open(self, engine_id: str, environ: dict[str, Any]) -> None:
         self._unauthenticated.opened(engine_id, self._source(environ["aiohttp.request"]))
@@ -164,7 +160,7 @@ class SocketIoServer:
             await self._ended(engine_id, reason)
         finally:
             self._unauthenticated.ended(engine_id)
-            self._engine.ended(engine_id)
+            self.engine.ended(engine_id)
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
         request: web.Request = environ["aiohttp.request"]
@@ -172,7 +168,7 @@ class SocketIoServer:
         try:
             options = greeting(request, auth, self._max_values)
             principal = None if self._authenticator is None else await admit(self._authenticator, request, auth)
-            send_queue = self._engine.send_queue(engine_id)
+            send_queue = self.engine.send_queue(engine_id)
             if send_queue is None:
                 raise Unavailable("the connection ended while its token was checked")
             session = Session(sid, engine_id, *options, principal, address=self._source(request))
@@ -194,7 +190,7 @@ class SocketIoServer:
             self._quotas.disconnected(session)
             session.closed = True
             del session.send_queue  # it may hold much, and the session stays until it has left its office
-            self.gone(session, goodbye=reason == self._engine.reason.CLIENT_DISCONNECT)
+            self.gone(session, goodbye=reason == self.engine.reason.CLIENT_DISCONNECT)
 
     def _on_message(self, engine_id: str, text: bytes | bytearray, size: int) -> Work | None:
         """Returns what is done before the next packet is read."""
@@ -237,7 +233,7 @@ class SocketIoServer:
 
     async def _leave_namespace(self, session: Session) -> None:
         await self._sio_packet(session.engine_id, f"1{packet.NAMESPACE},")
-        if self._engine.send_queue(session.engine_id) is not None:
+        if self.engine.send_queue(session.engine_id) is not None:
             self._unauthenticated.opened(session.engine_id, session.address)
 
     async def _begin_late(self, turn: asyncio.Future[None], session: Session, event: ClientEvent) -> None:
@@ -255,7 +251,7 @@ class SocketIoServer:
             begins = row.event == JOIN or row.event.startswith(CALLED)
             refusal = session.refusal(self._max_payload, begins=begins)
         work = self._on_event(session, row, event, refusal)
-        self._engine.spawn(work, partial(self._event_ended, session, event))
+        self.engine.spawn(work, partial(self._event_ended, session, event))
 
     def _is_surplus(self, session: Session, event: ClientEvent) -> bool:
         """Whether there are too many progress events: then it is dropped."""
@@ -268,7 +264,7 @@ class SocketIoServer:
         return True
 
     def _event_ended(self, session: Session, event: ClientEvent, task: asyncio.Task[None]) -> None:
-        self._engine.tasks.discard(task)
+        self.engine.tasks.discard(task)
         session.in_flight -= 1
         session.in_flight_bytes -= len(event.body or b"")
 
