@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import BodyTooLarge, BusError, Headers, NoResponder, NotConnected, Reply, RequestTimedOut
-from smcp_bus.callers import Rights, to_headers, without_tools
+from smcp_bus.callers import Rights, SeatKey, to_headers, without_tools
 from smcp_bus.dispatch import Answer, Call
 from smcp_bus.headers import ERROR, NOT_RUN, PROGRESS, REQ_ID
 from smcp_bus.nats.client import MAX_CHUNK
@@ -169,7 +169,7 @@ class Relay:
             except RequestTimedOut:
                 if pending.tracked:
                     body = orjson.dumps({"agent": pending.agent, "req_id": pending.req_id})
-                    seat = pending.office, "agent", pending.agent
+                    seat: SeatKey = pending.office, "agent", pending.agent
                     tell = partial(
                         self.computers.registry.tell, *seat, "tool_call_cancel", body, caller=pending.subject
                     )
