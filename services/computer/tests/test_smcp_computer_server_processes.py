@@ -1,24 +1,60 @@
 """The process of an MCP server: how it starts, what it inherits, and how it ends."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.events import State
 from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.process import Launch, open_process
 from smcp_computer.mcp.transports import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, pid_of, running, text
 from smcp_testing.waiting import Stopwatch, eventually, within
+
+
+async def _cancel_a_start(turns: int) -> None:
+    """Cancel it after so many turns of the loop, and look whether files that are opened then stay open."""
+
+    async def start() -> None:
+        async with open_process(Launch(["cat"], {"PATH": os.defpath}, None), asyncio.StreamReader()):
+            await asyncio.Event().wait()
+
+    starting = asyncio.create_task(start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.sleep(0)
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]  # they get the numbers that have become free
+    async with within(30):
+        await asyncio.wait([starting])
+    gc.collect()
+    for each in opened:
+        os.close(each)  # OSError: something else has closed it
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_start_that_is_cancelled_at_any_moment_closes_its_own_files_and_no_others(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(_cancel_a_start(100))  # what a loop opens once is open then
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for turns in range(1, 20):
+            runner.run(_cancel_a_start(turns))
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.rule("computer.challenge.isolation", "computer.process.start", "computer.safety.crash")

@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from io import FileIO
 from typing import Any, Final, NoReturn, TypeVar
 
 import uvloop
@@ -61,6 +62,14 @@ class _Loop(uvloop.Loop):
 
     async def getaddrinfo(self, host: Any, port: Any, **options: int) -> list[Any]:
         return await self.run_in_executor(None, partial(socket.getaddrinfo, host, port, **options))
+
+
+def pipe_end(descriptor: int, mode: str) -> FileIO:
+    """One end of a pipe, for `connect_read_pipe` or `connect_write_pipe` of the running loop.
+
+    uvloop closes the descriptor itself. The file must not do so, too: by then the number may be that of another file.
+    """
+    return FileIO(descriptor, mode, closefd=not isinstance(asyncio.get_running_loop(), uvloop.Loop))
 
 
 def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:

@@ -23,7 +23,7 @@ import psutil
 from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp import reaper
 from smcp_computer.mcp.errors import ServerFailed
-from smcp_service.lifecycle import set_within
+from smcp_service.lifecycle import pipe_end, set_within
 
 READ_LIMIT: Final = 256 * 1024
 _KILLED: Final = "the process that starts servers was killed"
@@ -108,31 +108,31 @@ async def open_process(launch: Launch, stdout: asyncio.StreamReader) -> AsyncIte
             given.enter_context(theirs)
             control = await asyncio.open_connection(sock=ours)
             stack.callback(control[1].close)
-            stdin, their_stdin = await _writer(stack)
+            stdin, their_stdin = await _writer(stack, given)
             stderr = asyncio.StreamReader(limit=READ_LIMIT)
-            streams = [their_stdin, await _feed(stdout, stack), await _feed(stderr, stack)]
-            for stream in streams:
-                given.callback(os.close, stream)
+            streams = [their_stdin, await _feed(stdout, stack, given), await _feed(stderr, stack, given)]
             shared.give([theirs.fileno(), *streams])
         process = ServerProcess(*control, stdin, stderr)
         await process.start(launch)
         yield process
 
 
-async def _feed(reader: asyncio.StreamReader, stack: AsyncExitStack) -> int:
+async def _feed(reader: asyncio.StreamReader, stack: AsyncExitStack, given: ExitStack) -> int:
     ours, theirs = os.pipe()
+    given.callback(os.close, theirs)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", 0)
+        lambda: asyncio.StreamReaderProtocol(reader), pipe_end(ours, "rb")
     )
     stack.callback(transport.close)
     return theirs
 
 
-async def _writer(stack: AsyncExitStack) -> tuple[asyncio.StreamWriter, int]:
+async def _writer(stack: AsyncExitStack, given: ExitStack) -> tuple[asyncio.StreamWriter, int]:
     theirs, ours = os.pipe()
+    given.callback(os.close, theirs)
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(ours, "wb", 0)
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe_end(ours, "wb")
     )
     stack.callback(transport.close)
     return asyncio.StreamWriter(transport, protocol, None, loop), theirs
