@@ -189,11 +189,18 @@ def call_of(name: str, number: int, arguments: dict[str, Any]) -> dict[str, Any]
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
-async def test_a_session_keeps_nothing_of_a_large_request(tmp_path: Path) -> None:
+async def test_a_session_keeps_nothing_of_a_large_request_and_answer(tmp_path: Path) -> None:
     anna = key_of(tmp_path / "keys.json", "anna")
-    large: dict[str, Any] = {"text": "a" * (MIB // 2), "numbers": list(range(10_000))}
+    large: dict[str, Any] = {"text": "a" * (MIB // 2), "lists": [[]] * 20_000}
+
+    async def answer(data: dict[str, Any]) -> Any:
+        return {"content": [{"type": "text", "text": "a" * MIB}], "isError": False}
+
     async with AsyncExitStack() as stack:
-        service = await stack.enter_async_context(with_keys(tmp_path / "keys.json"))
+        gateway = await stack.enter_async_context(fake_gateway())
+        gateway.computers["red"] = [tool("large")]
+        gateway.answers["client:tool_call"] = answer
+        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=tmp_path / "keys.json"))
         http = await stack.enter_async_context(aiohttp.ClientSession())
 
         async def used(message: dict[str, Any], status: int) -> None:
@@ -204,29 +211,39 @@ async def test_a_session_keeps_nothing_of_a_large_request(tmp_path: Path) -> Non
 
         kinds = [
             (call_of("unknown", 2, large), 200),
+            (call_of("large", 2, {}), 200),
+            ({"jsonrpc": "2.0", "id": 2, "result": large}, 202),
             ({"jsonrpc": "2.0", "method": "notifications/x", "params": large}, 202),
         ]
         for kind in kinds:
             await used(*kind)
         with traced_memory():
-            for _ in range(10):
+            for _ in range(5):
                 for kind in kinds:
                     await used(*kind)
 
             async def forgotten() -> bool:
                 return live_bytes() < 4 * MIB
 
-            await eventually(forgotten, message="sessions keep the body of their newest request")
+            await eventually(forgotten, message="sessions keep their newest request or answer")
 
 
-async def test_a_first_request_of_a_session_is_short_as_it_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["initialize", "notifications/initialized"])
+@pytest.mark.parametrize(
+    ("meta", "limit"), [({"v": "a" * 16_384}, {"limit": 16_384}), ({"v": [1] * 1000}, {"max_values": 1000})]
+)
+async def test_what_a_session_keeps_until_it_ends_is_small(
+    tmp_path: Path, method: str, meta: dict[str, Any], limit: dict[str, int]
+) -> None:
     anna = key_of(tmp_path / "keys.json", "anna")
+    params: Any = INITIALIZE["params"]
+    large = {**INITIALIZE, "method": method, "params": {**params, "_meta": meta}}
     async with with_keys(tmp_path / "keys.json") as service, aiohttp.ClientSession() as http:
-        body = orjson.dumps(INITIALIZE) + b" " * http_limits.CONNECTION_BYTES
-        async with http.post(service.office("lab-1"), data=body, headers=anna) as answer:
-            assert answer.status == 413
-            assert (await answer.json())["error"]["data"] == {"limit": http_limits.CONNECTION_BYTES}
-        assert await asked(http, service, anna) == 200
+        url = service.office("lab-1")
+        for headers in (anna, await session(http, url, anna)):
+            async with http.post(url, json=large, headers=headers) as answer:
+                assert answer.status == 413
+                assert (await answer.json())["error"]["data"].items() >= limit.items()
 
 
 async def test_an_answer_that_its_client_does_not_read_ends_with_its_connection(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
+from uuid import uuid4
 
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import unsupported_protocol_version_rejection
@@ -28,7 +29,6 @@ from starlette.types import Message, Receive, Scope, Send
 from smcp_bus import exact_json
 from smcp_proto.errors import RateLimited, TooLarge
 from smcp_proto.validation import malformed, refused
-from smcp_service.http_limits import CONNECTION_BYTES
 
 PASSED_ON: Final = "smcp-passed-on"
 """The header of a peer's request."""
@@ -40,6 +40,12 @@ SHARE: Final = 4
 many such shares there are."""
 GATE: Final = "smcp_mcp.gate"
 """Where the state of a scope has the `Gate` of its connection."""
+FIRST_BYTES: Final = 16 * 1024
+FIRST_VALUES: Final = 1000
+"""Of `initialize`, and of the notification that follows it: a session keeps both until it ends. Real ones have under
+4 kB, but an icon may be in them."""
+KEPT_BYTES: Final = 8 * 1024
+"""What a session may keep of its newest request and answer; as values they take 23 times as much."""
 _EXCHANGE: Final = "smcp_mcp.exchange"
 _LISTEN: Final = "subscriptions/listen"
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -75,8 +81,8 @@ class BufferedRequest:
         self._counted = ExitStack()
         self._users: int | None = 0
         """Who works for the request; None: it has ended."""
-        self.is_large = False
-        """A session would keep more than a few KB of it: see `forgotten`."""
+        self.size = 0
+        """Bytes of the body, once it was read, and of the answer so far. A session keeps both: see `forgotten`."""
         self._whole = True
         """The last event that was sent is complete."""
         self._gone = False
@@ -111,8 +117,8 @@ class BufferedRequest:
                 hold(len(part))
                 body += part
                 more = message.get("more_body", False)
-        self.body = bytes(body)
-        self.count_bytes(len(body))
+        self.body, self.size = bytes(body), len(body)
+        self.count_bytes(self.size)
         await exact_json.check_cost(self.body, max_values, "the request")
         message = exact_json.read_object(self.body)
         self.method, given = message.get("method"), message.get("id")
@@ -120,11 +126,11 @@ class BufferedRequest:
         if self.request.method == "POST":
             _check_message(message)
         self.streams = self.request.method == "GET" or self.method == _LISTEN
-        if self.method == "initialize" and len(self.body) > CONNECTION_BYTES:  # the MCP SDK keeps it for the session
-            details = {"limit": CONNECTION_BYTES}
-            raise TooLarge(f"`initialize` has more than {CONNECTION_BYTES} bytes", details=details)
-        if len(self.body) > exact_json.SMALL_BYTES:  # the MCP SDK parses it again: let other tasks run first
-            self.is_large = True
+        if self.method in ("initialize", "notifications/initialized"):
+            if self.size > FIRST_BYTES:
+                raise TooLarge(f"`{self.method}` has more than {FIRST_BYTES} bytes", details={"limit": FIRST_BYTES})
+            await exact_json.check_cost(self.body, FIRST_VALUES, f"`{self.method}`")
+        if self.size > exact_json.SMALL_BYTES:  # the MCP SDK parses it again: let other tasks run first
             await asyncio.sleep(0)
 
     async def receive(self) -> Message:
@@ -154,11 +160,15 @@ class BufferedRequest:
                 self._counted.close()
 
     def forgotten(self) -> tuple[Scope, Receive, Send]:
-        """A small message in its session, without a meaning: the MCP SDK keeps the newest one of each session."""
-        body = b'{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}'
+        """A small request in its session, answered to nobody: the MCP SDK keeps the newest request and answer of each
+        session."""
+        ping = exact_json.written({"jsonrpc": "2.0", "id": uuid4().hex, "method": "ping"})
+        sent: list[Message] = [{"type": "http.request", "body": ping, "more_body": False}]
 
         async def receive() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
+            if not sent:
+                await asyncio.Event().wait()
+            return sent.pop()
 
         async def send(message: Message) -> None:
             pass
@@ -193,6 +203,7 @@ class BufferedRequest:
             self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
         elif body := message.get("body"):
             self._whole = body.endswith(_EVENT_ENDS)
+            self.size += len(body)
             self.count_bytes(len(body))
         try:
             async with asyncio.timeout(BODY_S):

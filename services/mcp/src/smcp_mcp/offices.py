@@ -25,7 +25,7 @@ from smcp_agent.rpc import checked
 from smcp_agent.tool_calls import Previews
 from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization, RequestHolder
-from smcp_mcp.buffered_request import BufferedRequest
+from smcp_mcp.buffered_request import KEPT_BYTES, BufferedRequest
 from smcp_mcp.settings import McpSettings
 from smcp_service.lifecycle import Background
 from smcp_service.settings import listed
@@ -33,7 +33,9 @@ from smcp_service.settings import listed
 LAST_CALLS_S: Final = 5.0
 """How long running calls may take when the office is being left: other replicas wait for its seat meanwhile."""
 MAX_SESSIONS: Final = 1000
-"""Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
+"""Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends, at most some 500 kB."""
+FORGET_S: Final = 1.0
+"""How long a session may take to forget a request."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -98,9 +100,12 @@ class HeldOffice:
                 if exchange.may_begin_session:
                     self._quotas.connected(sessions)
                     counted.callback(self._quotas.disconnected, sessions)
-                await self._manager.handle_request(exchange.request.scope, exchange.receive, exchange.send)
-                if exchange.is_large and exchange.has_session:
-                    await self._manager.handle_request(*exchange.forgotten())
+                try:
+                    await self._manager.handle_request(exchange.request.scope, exchange.receive, exchange.send)
+                finally:
+                    if exchange.size > KEPT_BYTES and exchange.has_session and exchange.request.method == "POST":
+                        with anyio.move_on_after(FORGET_S, shield=True):
+                            await self._manager.handle_request(*exchange.forgotten())
         finally:
             del self._requests[scope]
             self._one_less.set()
