@@ -231,8 +231,8 @@ class Gate(asyncio.Protocol):
     def close(self, why: str) -> None:
         if not self._transport.is_closing():
             self._unauthenticated.closed[why] += 1
-            self._unauthenticated.leave(self)
-            self._transport.abort()
+        self._unauthenticated.leave(self)
+        self._transport.abort()  # also if it waits for its client to read what was written: for ever
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unauthenticated.leave(self)
