@@ -172,6 +172,7 @@ async def test_content_that_mcp_does_not_know_reaches_the_client_as_text_and_not
 ) -> None:
     """The MCP SDK refused such a result: the client got an error, and the log ten lines for each content."""
     strange: list[Any] = [{}, {"type": "hologram", "é": 1}, {"type": "text"}, {"type": "resource", "resource": {}}]
+    strange.append({"text": "it has no type"})
     content = [*strange, {"type": "text", "text": "fine", "annotations": {"priority": 0.5}}]
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("show")]
@@ -187,6 +188,25 @@ async def test_content_that_mcp_does_not_know_reaches_the_client_as_text_and_not
     given = [each.model_dump(by_alias=True, mode="json", exclude_none=True) for each in result.content]
     assert given == [*shown, content[-1]] * 300
     assert (result.is_error, result.structured_content) == (False, {"x": 1})
+    assert caplog.text == ""
+
+
+@ERAS
+async def test_structured_content_that_is_a_list_reaches_the_clients_whose_version_of_mcp_has_it(
+    era: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("show")]
+
+        async def answer(_: Any) -> Any:
+            return {"content": [{"type": "text", "text": "[1]"}], "structuredContent": [1], "isError": True}
+
+        gateway.answers["client:tool_call"] = answer
+        async with bridged(gateway, era) as bridge:
+            caplog.clear()
+            result = await bridge.client.call_tool("show", {})
+    assert [each.text for each in result.content if each.type == "text"] == ["[1]"]
+    assert (result.is_error, result.structured_content) == (True, None if era == "legacy" else [1])
     assert caplog.text == ""
 
 

@@ -265,6 +265,14 @@ async def test_an_office_whose_name_is_wrong_is_400_and_says_why(name: str, why:
         assert not gateway.seen("server:join_office")
 
 
+@pytest.mark.parametrize(("end", "office"), [("home/", "home"), ("home%2F", "home/"), ("a/b", "a/b")])
+async def test_a_slash_at_the_end_of_a_url_is_not_of_the_offices_name(end: str, office: str) -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        async with http.post(URL(service.office(end), encoded=True), json=INITIALIZE, headers=HEADERS) as response:
+            assert response.status == 200
+        assert [each["office_id"] for each in gateway.seen("server:join_office")] == [office]
+
+
 async def test_a_url_without_an_office_is_400_and_not_redirected() -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
         url = URL(service.office()).origin() / "mcp"

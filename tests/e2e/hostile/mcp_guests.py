@@ -219,10 +219,7 @@ async def a_computer_behind_smcp_mcp(target: Target, make: Mutator, count: int) 
 
     def text(event: str, request: dict[str, Any]) -> bytes:
         asked.add(event)
-        answer = make.computer_answer(event, request, RESULT)
-        while event == "client:tool_call" and b'{"text"' in answer:  # a block without a type: smcp-mcp loses the result
-            answer = make.computer_answer(event, request, RESULT)
-        return answer
+        return make.computer_answer(event, request, RESULT)
 
     async with connected(target.url, target.keys.mcp_computer) as socket:
         await join(socket, "computer", "evil", THIRD)

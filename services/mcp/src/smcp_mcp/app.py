@@ -73,7 +73,8 @@ def office_of(scope: Scope) -> str:
     if scope["path"] in (_PATH, _PATH.rstrip("/")):
         raise refused("the office in the URL", "missing; the URL has to end in its name, as in /mcp/home")
     try:
-        return check_name(unquote_to_bytes(scope["raw_path"])[len(_PATH) :].decode())
+        raw_name = scope["raw_path"][len(_PATH) :].removesuffix(b"/")  # a name that ends in a slash has it as %2F
+        return check_name(unquote_to_bytes(raw_name).decode())
     except ValueError as error:
         why = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise refused("the office in the URL", why) from None

@@ -207,7 +207,7 @@ class OfficeServer:
         called = named.computer, named.tool.name, arguments
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             answer = partial(_ask, context, when_gone=self._when_gone)
-            return await _tool_result((await self._agent.call_tool(*called, **options, on_input=answer)).raw)
+            return await _tool_result(context, (await self._agent.call_tool(*called, **options, on_input=answer)).raw)
         sent = context.params or {}
         state = sent.get("requestState")
         answers = None if state is None else sent.get("inputResponses")  # answers to nothing: asked anew
@@ -218,7 +218,7 @@ class OfficeServer:
                 raise MCPError(types.INVALID_PARAMS, error.message, {"field": "input_state"}) from None
             raise
         if not result.input_required:
-            return await _tool_result(result.raw)
+            return await _tool_result(context, result.raw)
         requests = result.input_requests
         try:
             _check_modes(context, [each["params"] for each in requests.values()])
@@ -304,16 +304,24 @@ def _failed(text: str) -> dict[str, Any]:
     return _mcp_result({"content": [{"type": "text", "text": text}], "isError": True})
 
 
-async def _tool_result(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """`_mcp_result` of a tool. Content that is not valid in MCP becomes text: the MCP SDK would refuse the result."""
+async def _tool_result(context: Context, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`_mcp_result` of a tool. Content that is not valid in MCP becomes text, and structured content that the client's
+    version of MCP does not have is left out: the MCP SDK would refuse the result, or lose its fields."""
     content = list[Any]()
     async for block in in_turns(raw.get("content", [])):
-        try:
-            _CONTENT.validate_python(block)
-            content.append(block)
-        except ValidationError:
-            content.append({"type": "text", "text": json.dumps(block, ensure_ascii=False)})
-    return _mcp_result({**raw, "content": content})
+        valid = _is_content(block)
+        content.append(block if valid else {"type": "text", "text": json.dumps(block, ensure_ascii=False)})
+    result = _mcp_result({**raw, "content": content})
+    if context.protocol_version not in MODERN_PROTOCOL_VERSIONS and not isinstance(raw.get("structuredContent"), dict):
+        result.pop("structuredContent", None)
+    return result
+
+
+def _is_content(block: Any) -> bool:
+    with suppress(ValidationError):
+        _CONTENT.validate_python(block)
+        return "type" in block  # the models have a default for it, and the wire has none
+    return False
 
 
 def _mcp_result(raw: Mapping[str, Any]) -> dict[str, Any]:
