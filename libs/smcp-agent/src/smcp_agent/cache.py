@@ -8,17 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
-from smcp_agent.errors import (
-    BadReply,
-    Closed,
-    NotFound,
-    RateLimited,
-    SmcpError,
-    TimedOut,
-    TooLarge,
-    Unavailable,
-    without_traceback,
-)
+from smcp_agent import errors
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import no_such_computer
@@ -49,7 +39,7 @@ SLOW_S: Final = 1.0
 """Seconds after which a Computer that has not answered no longer counts in `READ_AT_ONCE`: the next is asked."""
 TURN_S: Final = 0.005
 """How long one task works before others run: all offices of a process share one event loop."""
-PASSING: Final = (Unavailable, TimedOut, RateLimited)
+PASSING: Final = (errors.Unavailable, errors.TimedOut, errors.RateLimited)
 """Errors after which the same query may be answered."""
 
 logger = logging.getLogger(__name__)
@@ -145,7 +135,7 @@ class AnswerCache:
 
 
 async def _without_error(fetch: Callable[[], Awaitable[Any]]) -> None:
-    with suppress(SmcpError):
+    with suppress(errors.SmcpError):
         await fetch()
 
 
@@ -158,7 +148,7 @@ class _ToolEntry:
         """A hash of the list that came last: comparing thousands of tools takes longer."""
         self.pause_s = 0.0
         """How long its office waits after asking for its tools."""
-        self.error: SmcpError | None = None
+        self.error: errors.SmcpError | None = None
         self.tried = asyncio.Event()
         self.changed = asyncio.Event()
         """Set until the tools are asked for once more."""
@@ -200,12 +190,12 @@ class ToolCache:
         entry = self.entries.pop(computer, None)
         if entry is None:
             return
-        entry.tools, entry.error = None, NotFound("the Computer left the office", details={"computer": computer})
+        entry.tools, entry.error = None, errors.NotFound("the Computer left the office", details={"computer": computer})
         self._size -= entry.size
         entry.tried.set()
         if entry.task is not None:
             entry.task.cancel()
-        for other in [name for name, each in self.entries.items() if isinstance(each.error, TooLarge)]:
+        for other in [name for name, each in self.entries.items() if isinstance(each.error, errors.TooLarge)]:
             self.refresh(other)  # it may fit now
 
     async def get(self, computer: str) -> Tools:
@@ -221,7 +211,7 @@ class ToolCache:
             raise
         if entry.tools is None:
             assert entry.error is not None
-            raise without_traceback(entry.error)
+            raise errors.without_traceback(entry.error)
         return entry.tools
 
     def known(self, computer: str, tool: str) -> SMCPTool | None:
@@ -244,11 +234,11 @@ class ToolCache:
         while entry.changed.is_set():
             try:
                 tools, is_other = await self._ask_in_turn(computer, entry)
-            except SmcpError as error:
-                self._cost(entry, MALFORMED if isinstance(error, BadReply) else 0)
-                entry.error, entry.is_news = without_traceback(error), True  # a traceback keeps the refused list
+            except errors.SmcpError as error:
+                self._cost(entry, MALFORMED if isinstance(error, errors.BadReply) else 0)
+                entry.error, entry.is_news = errors.without_traceback(error), True  # a traceback keeps the refused list
                 entry.tried.set()
-                if isinstance(error, Closed):
+                if isinstance(error, errors.Closed):
                     return
                 logger.warning("the tools of Computer %r: error %d: %s", computer, error.code, error.message)
                 if isinstance(error, PASSING):
@@ -289,7 +279,7 @@ class ToolCache:
         if (together := self._size - entry.size + size) > MAX_KEPT:
             left = MAX_KEPT - self._size + entry.size
             why = f"its {len(tools)} tools count {size} bytes, and {left} of {MAX_KEPT} are left for the office"
-            raise TooLarge(why, details={"size": size, "limit": MAX_KEPT})
+            raise errors.TooLarge(why, details={"size": size, "limit": MAX_KEPT})
         self._size, entry.size, entry.tools, entry.error = together, size, tools, None
         is_other, entry.seen = seen != entry.seen, seen
         return is_other

@@ -16,16 +16,7 @@ from smcp_agent.resources import ResourceMethods
 from smcp_agent.results import OnInput
 from smcp_agent.rpc import RpcClient, checked
 from smcp_agent.tool_calls import Previews
-from smcp_proto.schemas import (
-    TOLD_OF_PROGRESS,
-    EnterOfficeReq,
-    GetComputerConfigRet,
-    GetStatusRet,
-    GetToolsRet,
-    ListRoomRet,
-    SessionInfo,
-    UpdateComputerConfigReq,
-)
+from smcp_proto import schemas
 
 _Result = TypeVar("_Result")
 
@@ -74,7 +65,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         previews: Previews | None = None,
         max_away: float = math.inf,
     ) -> None:
-        seat = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
+        seat = checked(schemas.EnterOfficeReq, role="agent", name=name, office_id=office)
         options = checked(
             ConnectionOptions,
             max_message=max_message,
@@ -111,22 +102,22 @@ class SmcpAgent(ModelMethods, ResourceMethods):
     async def tools(self, computer: str) -> Tools:
         """A Computer's tools as they are known; waits only if they were never fetched. Raises SmcpError: there is no
         such Computer, or its tools could not be fetched so far."""
-        return await self._tools.get(checked(UpdateComputerConfigReq, computer=computer).computer)
+        return await self._tools.get(checked(schemas.UpdateComputerConfigReq, computer=computer).computer)
 
     async def get_tools(self, computer: str) -> Tools:
         """A Computer's tools, asked of it now. Raises SmcpError: as `call_tool`."""
-        reply: GetToolsRet = await self._rpc.query("client:get_tools", computer)
+        reply: schemas.GetToolsRet = await self._rpc.query("client:get_tools", computer)
         return tuple(reply.tools)
 
-    async def get_config(self, computer: str) -> GetComputerConfigRet:
+    async def get_config(self, computer: str) -> schemas.GetComputerConfigRet:
         """A Computer's configuration; its secrets stay there. Raises SmcpError: as `call_tool`."""
-        reply: GetComputerConfigRet = await self._rpc.query("client:get_config", computer)
+        reply: schemas.GetComputerConfigRet = await self._rpc.query("client:get_config", computer)
         return reply
 
-    async def get_status(self, computer: str) -> GetStatusRet:
+    async def get_status(self, computer: str) -> schemas.GetStatusRet:
         """The states of a Computer's MCP servers, asked of it now; only our Computers answer. Raises SmcpError: as
         `call_tool`."""
-        reply: GetStatusRet = await self._rpc.query("client:get_status", computer)
+        reply: schemas.GetStatusRet = await self._rpc.query("client:get_status", computer)
         return reply
 
     async def why_no_tools(self, computer: str) -> str:
@@ -145,9 +136,9 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         """The names of the Computers in the office, sorted."""
         return self._office.room.computers
 
-    async def list_room(self) -> list[SessionInfo]:
+    async def list_room(self) -> list[schemas.SessionInfo]:
         """Fetch all members of the office, this Agent included. Raises SmcpError: as `call_tool`."""
-        reply: ListRoomRet = await self._rpc.ask("server:list_room", None, {"office_id": self.office})
+        reply: schemas.ListRoomRet = await self._rpc.ask("server:list_room", None, {"office_id": self.office})
         return reply.sessions
 
     def events(self) -> EventStream:
@@ -198,7 +189,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         self._events.close()
 
     def _on_notice(self, event: str, data: Mapping[str, Any]) -> None:
-        if event == TOLD_OF_PROGRESS:
+        if event == schemas.TOLD_OF_PROGRESS:
             self._progressed(data)
         elif not self._background.stopped:
             self._office.on_notice(event, data)

@@ -9,24 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from uuid import uuid4
 
+from smcp_agent import events
 from smcp_agent.cache import AnswerCache, Spawn, ToolCache
 from smcp_agent.connecting.connection import Connection, ConnectionBroken
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, flat_error, retry_after
-from smcp_agent.events import (
-    ComputerEntered,
-    ComputerLeft,
-    ConfigChanged,
-    DesktopChanged,
-    Disconnected,
-    Event,
-    FinderChanged,
-    Reconnected,
-    RejoinRefused,
-    ResourcesChanged,
-    ResourceUpdated,
-    event_of,
-)
 from smcp_agent.rpc import reply_of
 from smcp_proto.backoff import Backoff
 from smcp_proto.catalog import ROOM_S
@@ -38,7 +25,7 @@ from smcp_proto.uris import without_query
 FIRST_LIST_S: Final = 1.5 * ROOM_S
 """A list that the first gateway does not answer is asked for again."""
 
-Change = ComputerEntered | ComputerLeft
+Change = events.ComputerEntered | events.ComputerLeft
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +60,15 @@ class Room:
         for change in held:
             self._apply(change)
         return [
-            *(ComputerLeft(name) for name in sorted(before - self._computers)),
-            *(ComputerEntered(name) for name in sorted(self._computers - before)),
+            *(events.ComputerLeft(name) for name in sorted(before - self._computers)),
+            *(events.ComputerEntered(name) for name in sorted(self._computers - before)),
         ]
 
     def _apply(self, change: Change) -> bool:
         before = len(self._computers)
-        (self._computers.add if isinstance(change, ComputerEntered) else self._computers.discard)(change.computer)
+        (self._computers.add if isinstance(change, events.ComputerEntered) else self._computers.discard)(
+            change.computer
+        )
         return len(self._computers) != before
 
 
@@ -102,7 +91,7 @@ Ask = Callable[[Literal["subscribe", "unsubscribe"], Subscription], Awaitable[No
 class Subscriptions:
     """Renews subscriptions, and publishes each renewed one as `ResourceUpdated`: a change may have been missed."""
 
-    def __init__(self, ask: Ask, spawn: Spawn, publish: Callable[[Event], object]) -> None:
+    def __init__(self, ask: Ask, spawn: Spawn, publish: Callable[[events.Event], object]) -> None:
         self._ask = ask
         self._spawn = spawn
         self._publish = publish
@@ -159,7 +148,7 @@ class Subscriptions:
                     least = max(least, retry_after(error))
                     continue
                 if each in self._wanted:
-                    self._publish(ResourceUpdated(each.computer, each.uri, each.server))
+                    self._publish(events.ResourceUpdated(each.computer, each.uri, each.server))
                 else:  # the application unsubscribed meanwhile
                     await self._withdraw(each)
             ended = failed
@@ -179,7 +168,7 @@ class Office:
     tools: ToolCache
     answers: AnswerCache
     subscriptions: Subscriptions
-    publish: Callable[[Event], bool]
+    publish: Callable[[events.Event], bool]
     room: Room = field(default_factory=Room, init=False)
     _not_listed: SmcpError | None = field(default=None, init=False)
     """Why the room could not be listed last."""
@@ -200,44 +189,46 @@ class Office:
     async def joined(self, connection: Connection) -> None:
         """Fetch the members after a later join, however long it takes. Raises ConnectionBroken."""
         await self._learn(connection)
-        self.publish(Reconnected(without_login(connection.url)))
+        self.publish(events.Reconnected(without_login(connection.url)))
 
     def on_lost(self, reason: str) -> None:
         self.answers.outdate(None)
-        self.publish(Disconnected(reason))
+        self.publish(events.Disconnected(reason))
 
     def on_refused(self, why: str) -> None:
-        self.publish(RejoinRefused(why))
+        self.publish(events.RejoinRefused(why))
 
     def on_notice(self, name: str, data: Mapping[str, Any]) -> None:
         computer = data.get("computer")
         match name, computer:
             case "notify:enter_office", str():
-                is_heard = self.room.notified(ComputerEntered(computer)) and self.publish(ComputerEntered(computer))
+                is_heard = self.room.notified(events.ComputerEntered(computer)) and self.publish(
+                    events.ComputerEntered(computer)
+                )
                 if computer in self.room.computers:  # also one that came back before its leave was announced
                     self._computer_entered(computer, is_heard=is_heard)
             case "notify:leave_office", str():
-                if self.room.notified(ComputerLeft(computer)):
+                if self.room.notified(events.ComputerLeft(computer)):
                     self._computer_left(computer)
-                    self.publish(ComputerLeft(computer))
+                    self.publish(events.ComputerLeft(computer))
             case "notify:update_tool_list", str():
                 self._refresh(computer)
             case "notify:update_config", str():
-                self.publish(ConfigChanged(computer))
+                self.publish(events.ConfigChanged(computer))
                 self._refresh(computer)
             case _:
-                self._take(event_of(name, data), missed=data.get(MISSED) is True)
+                self._take(events.event_of(name, data), missed=data.get(MISSED) is True)
 
-    def _take(self, event: Event, *, missed: bool) -> None:
+    def _take(self, event: events.Event, *, missed: bool) -> None:
         match event:
-            case DesktopChanged(computer):
+            case events.DesktopChanged(computer):
                 self.answers.outdate(computer, "desktop", again=True)
-            case FinderChanged(computer):
+            case events.FinderChanged(computer):
                 self.answers.outdate(computer, "finder", again=True)
-            case ResourcesChanged(computer) | ResourceUpdated(computer):
+            case events.ResourcesChanged(computer) | events.ResourceUpdated(computer):
                 self.answers.outdate(computer, "resources")
         self.publish(event)
-        if missed and isinstance(event, ResourcesChanged) and event.computer in self.room.computers:
+        if missed and isinstance(event, events.ResourcesChanged) and event.computer in self.room.computers:
             self.subscriptions.lost(event.computer)
 
     def _refresh(self, computer: str) -> None:
@@ -262,12 +253,12 @@ class Office:
         changes = self.room.listed(each.name for each in listed.sessions if each.role == "computer" and each.name)
         for change in changes:
             is_heard = self.publish(change)
-            if isinstance(change, ComputerEntered):
+            if isinstance(change, events.ComputerEntered):
                 self._computer_entered(change.computer, is_heard=is_heard)
             else:
                 self._computer_left(change.computer)
         for computer in self.room.computers:
-            if ComputerEntered(computer) not in changes:
+            if events.ComputerEntered(computer) not in changes:
                 self.tools.refresh(computer)
                 self.subscriptions.lost(computer)
 

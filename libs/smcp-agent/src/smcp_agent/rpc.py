@@ -16,20 +16,10 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, Trac
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import BaseModel, ValidationError
 
+from smcp_agent import errors
 from smcp_agent.cache import PASSING, Spawn
 from smcp_agent.connecting.connection import Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
-from smcp_agent.errors import (
-    BadReply,
-    ConnectionLost,
-    McpError,
-    NoAnswer,
-    NotFound,
-    NotInOffice,
-    SmcpError,
-    Unavailable,
-    flat_error,
-)
 from smcp_proto.backoff import Backoff
 from smcp_proto.catalog import CATALOG, QUERY_S, TRACE_ID_KEY, trace_id
 from smcp_proto.errors import GONE
@@ -92,12 +82,12 @@ class RpcClient:
         tries = _Tries(event, data, asyncio.get_running_loop().time(), timeout)
         try:
             reply = await self._send(tries, expected)
-        except SmcpError as error:
+        except errors.SmcpError as error:
             if tries.sent_at is not None and event == TOOL_CALL:  # the error is about the last try only
                 error.details["may_have_run"] = True
             raise
         if not isinstance(reply, dict):
-            raise BadReply(f"the reply to {event} is no object")
+            raise errors.BadReply(f"the reply to {event} is no object")
         return reply
 
     async def _send(self, tries: "_Tries", expected: Collection[str]) -> Any:
@@ -114,20 +104,20 @@ class RpcClient:
                 tries.broke(broken)
                 continue
             except TimeoutError:
-                raise NoAnswer(f"no answer to {tries.event} in time") from None
-            error = flat_error(reply, expected)
+                raise errors.NoAnswer(f"no answer to {tries.event} in time") from None
+            error = errors.flat_error(reply, expected)
             match error:
                 case None:
                     return reply
-                case NotInOffice() if not tries.rejoined:
+                case errors.NotInOffice() if not tries.rejoined:
                     tries.rejoined = True
                     self._link.drop(connection)
-                case Unavailable(details={"moving": True}):
+                case errors.Unavailable(details={"moving": True}):
                     await _until_lost(connection, deadline, error)
-                case Unavailable():
+                case errors.Unavailable():
                     await asyncio.sleep(tries.pause_after(error, loop.time()))
                 case _:  # for a repeat NotFound says that the Computer left the office, and its call with it
-                    raise tries.lost if isinstance(error, NotFound) and tries.lost is not None else error
+                    raise tries.lost if isinstance(error, errors.NotFound) and tries.lost is not None else error
 
     async def _connection(self, tries: "_Tries", deadline: float) -> Connection:
         try:
@@ -135,7 +125,7 @@ class RpcClient:
                 return await self._link.ready()
         except TimeoutError:
             may_have_run = tries.sent_at is not None
-            raise ConnectionLost("the connection was not back in time", may_have_run=may_have_run) from None
+            raise errors.ConnectionLost("the connection was not back in time", may_have_run=may_have_run) from None
 
     def cancel(self, req_id: str, *, within: float, fields: Mapping[str, Any]) -> None:
         """In the background. The call would have had `within` seconds; `fields`: its trace, and for whom it is."""
@@ -160,10 +150,10 @@ class RpcClient:
                         reply = await connection.request("server:tool_call_cancel", data, timeout=within)
                     except ConnectionBroken:
                         continue
-                    if not isinstance(flat_error(reply), PASSING):
+                    if not isinstance(errors.flat_error(reply), PASSING):
                         return
                     await asyncio.sleep(backoff.next())  # the tool still runs
-        except (TimeoutError, SmcpError) as error:
+        except (TimeoutError, errors.SmcpError) as error:
             logger.info("the cancel of %s was not acknowledged: %r", data["req_id"], error)
 
     async def ask(self, event: str, computer: str | None, fields: Mapping[str, Any]) -> Any:
@@ -196,7 +186,7 @@ class RpcClient:
         reply: ResourceRet = await self.ask(event, computer, envelope)
         error, result = reply.payload.error, reply.payload.result
         if error is not None:
-            raise McpError(error.message, rpc_code=error.code, data=error.data)
+            raise errors.McpError(error.message, rpc_code=error.code, data=error.data)
         assert result is not None
         sender = replier(reply.computerId or computer, reply.serverId or server)
         return McpAnswer(result, reply.computerId, sender)
@@ -215,7 +205,7 @@ class _Tries:
         self._stamped_at = 0.0
         self._first_failure: Exception | None = None
         """How the first attempt that may have arrived failed: the cause of the error if its repeat is refused."""
-        self.lost: Unavailable | None = None
+        self.lost: errors.Unavailable | None = None
         """The last 503 that said that it may have run."""
         self.rejoined = False
         """Whether the last try was refused with 4103: twice in a row is an answer."""
@@ -233,7 +223,7 @@ class _Tries:
             self.sent_at, self._first_failure = self._stamped_at, broken
         self.rejoined = False
 
-    def pause_after(self, error: Unavailable, now: float) -> float:
+    def pause_after(self, error: errors.Unavailable, now: float) -> float:
         """Seconds to wait before the repeat. Raises the error where there is to be none."""
         cause = self._first_failure
         if error.details.get("may_have_run") is True:
@@ -248,7 +238,7 @@ class _Tries:
         return pause
 
 
-async def _until_lost(connection: Connection, deadline: float, error: SmcpError) -> None:
+async def _until_lost(connection: Connection, deadline: float, error: errors.SmcpError) -> None:
     """The gateway closes the connection when the calls that run on it have ended. Raises `error` where it does not."""
     try:
         async with asyncio.timeout_at(deadline):
@@ -271,7 +261,7 @@ def reply_of(model: type[Model], reply: Mapping[str, Any], what: str) -> Model:
         return model.model_validate(reply)
     except ValidationError as error:
         wrong = malformed(error)
-        raise BadReply(f"{what} is malformed: {wrong.message}", details=wrong.details) from error
+        raise errors.BadReply(f"{what} is malformed: {wrong.message}", details=wrong.details) from error
 
 
 def replier(computer: str | None, server: str | None = None) -> str:
@@ -326,7 +316,7 @@ def request_span(event: str, office: str, agent: str, req_id: str, attributes: M
     traced = Traced(span, fields, f"{span.get_span_context().trace_id if fields else own_id:032x}")
     try:
         yield traced
-    except SmcpError as error:
+    except errors.SmcpError as error:
         traced.failed(str(int(error.code)))
         raise
     except asyncio.CancelledError:

@@ -18,22 +18,9 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
+from smcp_agent import results
 from smcp_agent.cache import AnswerCache, ToolCache
 from smcp_agent.errors import BadReply, NoAnswer, NotFound
-from smcp_agent.results import (
-    MAX_ROUNDS,
-    CallResult,
-    Content,
-    OnInput,
-    ResourceContent,
-    Responses,
-    TextContent,
-    answered,
-    as_text,
-    call_result,
-    content_block,
-    given_up,
-)
 from smcp_agent.rpc import GRACE_S, RpcClient, checked, mapping_of, replier, request_span
 from smcp_proto.schemas import PROGRESS, SMCPTool, ToolCallReq, ToolProgress, ToolProgressNotification
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S, ON_BEHALF, OnBehalf
@@ -83,9 +70,9 @@ class Previews:
         self._texts: dict[str, tuple[str, str | None]] = {}
         """The whole texts with their users, by URI, the oldest first."""
 
-    def cut(self, result: CallResult, max_chars: int, user: str | None = None) -> CallResult:
+    def cut(self, result: results.CallResult, max_chars: int, user: str | None = None) -> results.CallResult:
         """The result, with a preview of its text where a model would get more than `max_chars` characters."""
-        texts = [as_text(each) for each in result.content if _is_text(each)]
+        texts = [results.as_text(each) for each in result.content if _is_text(each)]
         if not texts and result.structured_content is not None:
             texts = [json.dumps(result.structured_content, ensure_ascii=False)]
         whole = "\n".join(texts)
@@ -95,9 +82,9 @@ class Previews:
         self._texts[uri] = whole, user
         self._drop_surplus()
         shown, *link = _page(uri, whole, 0, max_chars)
-        content = [shown, *(each for each in result.raw["content"] if not _is_text(content_block(each))), *link]
+        content = [shown, *(each for each in result.raw["content"] if not _is_text(results.content_block(each))), *link]
         raw = {**result.raw, "content": content, "structuredContent": None}
-        return replace(result, content=tuple(map(content_block, content)), structured_content=None, raw=raw)
+        return replace(result, content=tuple(map(results.content_block, content)), structured_content=None, raw=raw)
 
     def _drop_surplus(self) -> None:
         least = KEPT_CHARS // KEPT_TEXTS
@@ -109,7 +96,7 @@ class Previews:
             oldest = next(uri for uri, (_, owner) in self._texts.items() if owner == most)
             held[most] -= max(least, len(self._texts.pop(oldest)[0]))
 
-    def read(self, uri: str, max_chars: int, user: str | None = None) -> CallResult:
+    def read(self, uri: str, max_chars: int, user: str | None = None) -> results.CallResult:
         """The text from where the link says. Raises NotFound, Malformed."""
         name, _, said = uri.partition(_OFFSET)
         whole, owner = self._texts.get(name, (None, None))
@@ -118,7 +105,7 @@ class Previews:
         offset = int(said or 0) if (said or "0").isdecimal() and len(said) < 20 else -1
         if not 0 <= offset <= len(whole):
             raise refused("uri", f"its offset has to be a whole number from 0 to {len(whole)}")
-        return CallResult(content=tuple(map(content_block, _page(name, whole, offset, max_chars))))
+        return results.CallResult(content=tuple(map(results.content_block, _page(name, whole, offset, max_chars))))
 
 
 def allowed_chars(max_chars: object, tool: SMCPTool | None = None) -> int:
@@ -129,8 +116,10 @@ def allowed_chars(max_chars: object, tool: SMCPTool | None = None) -> int:
     return max(max_chars, min(limit, LARGEST)) if isinstance(limit, int) else max_chars
 
 
-def _is_text(block: Content) -> bool:
-    return isinstance(block, TextContent) or (isinstance(block, ResourceContent) and block.text is not None)
+def _is_text(block: results.Content) -> bool:
+    return isinstance(block, results.TextContent) or (
+        isinstance(block, results.ResourceContent) and block.text is not None
+    )
 
 
 def _page(uri: str, whole: str, offset: int, max_chars: int) -> list[dict[str, Any]]:
@@ -158,7 +147,7 @@ class ToolCallMethods:
     _tools: ToolCache
     _answers: AnswerCache
     _previews: Previews
-    _on_input: OnInput | None
+    _on_input: results.OnInput | None
     _on_progress: dict[str, Callable[[ToolProgress], None]]
     """Of the calls in flight, by their req_id."""
 
@@ -169,9 +158,9 @@ class ToolCallMethods:
         params: Mapping[str, Any] | None = None,
         *,
         req_id: str | None = None,
-        on_input: OnInput | None = None,
+        on_input: results.OnInput | None = None,
         **options: Unpack[CallOptions],
-    ) -> CallResult:
+    ) -> results.CallResult:
         """Call a tool of a Computer and wait for its result.
 
         Cancelling the awaiting task cancels the call. When the connection breaks, the call is repeated under its
@@ -197,7 +186,7 @@ class ToolCallMethods:
             Closed: this `SmcpAgent` is not open.
         """
         on_input = on_input or self._on_input
-        asked: CallResult | None = None  # elicits input, and has no answer yet
+        asked: results.CallResult | None = None  # elicits input, and has no answer yet
         more: dict[str, Any] = {"req_id": req_id}
         rounds = 0
         try:
@@ -206,18 +195,20 @@ class ToolCallMethods:
                 asked = result if result.input_required else None
                 if asked is None:
                     return result
-                if rounds == MAX_ROUNDS:
+                if rounds == results.MAX_ROUNDS:
                     raise BadReply(f"the Computer {computer!r} elicited more than {rounds} times in a call of {tool!r}")
                 if on_input is None:
-                    return given_up(asked)
+                    return results.given_up(asked)
                 limit = asyncio.timeout(asked.input_expires_in_s)
                 try:
                     async with limit:
-                        responses = await answered(asked, on_input, computer, tool, mapping_of("params", params))
+                        responses = await results.answered(
+                            asked, on_input, computer, tool, mapping_of("params", params)
+                        )
                 except TimeoutError:
                     if not limit.expired():  # it is the application's own
                         raise
-                    return given_up(asked)
+                    return results.given_up(asked)
                 more, rounds = {"input_state": asked.input_state, "input_responses": responses}, rounds + 1
         finally:
             if asked is not None:  # the MCP server may wait
@@ -234,8 +225,8 @@ class ToolCallMethods:
         max_chars: int | None = None,
         on_progress: Callable[[ToolProgress], None] | None = None,
         input_state: str | None = None,
-        input_responses: Responses | None = None,
-    ) -> CallResult:
+        input_responses: results.Responses | None = None,
+    ) -> results.CallResult:
         """As `call_tool`, but a call that elicits input ends with it: `input_required` of the result.
 
         The call waits at its Computer for the result's `input_expires_in_s`. To answer, call it again with the same
@@ -272,7 +263,7 @@ class ToolCallMethods:
 
     async def _call(
         self, request: ToolCallReq, seconds: float, on_progress: Callable[[ToolProgress], None] | None
-    ) -> CallResult:
+    ) -> results.CallResult:
         if on_progress is not None:
             self._on_progress[request.req_id] = on_progress
         loop = asyncio.get_running_loop()
@@ -292,7 +283,7 @@ class ToolCallMethods:
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
                 if self._answers.used:
                     self._answers.outdate(request.computer, "desktop", "finder")
-            result = call_result(
+            result = results.call_result(
                 reply,
                 req_id=request.req_id,
                 trace_id=traced.trace_id,
@@ -303,7 +294,7 @@ class ToolCallMethods:
                 traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
             return result
 
-    def read_result(self, uri: str, *, max_chars: int = MAX_CHARS) -> CallResult:
+    def read_result(self, uri: str, *, max_chars: int = MAX_CHARS) -> results.CallResult:
         """The text of a result that `max_chars` cut, from where its link says. The last content is a link where there
         is more. Raises NotFound: it is not kept any more, or another user's."""
         return self._previews.read(uri, allowed_chars(max_chars), _user())

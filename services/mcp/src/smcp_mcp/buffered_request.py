@@ -8,17 +8,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from uuid import uuid4
 
+import mcp_types
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import unsupported_protocol_version_rejection
-from mcp_types import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    JSONRPCError,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-)
 from mcp_types.methods import CLIENT_REQUESTS
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 from pydantic import BaseModel, ValidationError
@@ -95,11 +87,11 @@ class BufferedRequest:
         if not self._handshakes and (unknown := unsupported_protocol_version_rejection(self._version)) is not None:
             raise MCPError(unknown.code, unknown.message, unknown.data)
         if self.request.method != "POST" or not isinstance(self.method, str):
-            raise MCPError(INVALID_REQUEST, "method: is missing: the body is not a request of JSON-RPC")
+            raise MCPError(mcp_types.INVALID_REQUEST, "method: is missing: the body is not a request of JSON-RPC")
         if self._handshakes and self.method != "initialize":
-            raise MCPError(INVALID_REQUEST, "method: has to be `initialize` where there is no session")
+            raise MCPError(mcp_types.INVALID_REQUEST, "method: has to be `initialize` where there is no session")
         if (self.method, self._version) not in CLIENT_REQUESTS:
-            raise MCPError(METHOD_NOT_FOUND, "Method not found")
+            raise MCPError(mcp_types.METHOD_NOT_FOUND, "Method not found")
 
     async def read(self, limit: int, max_values: int, hold: Callable[[int], None]) -> None:
         """Read the body; `hold` is called with the size of each part before it is kept, and may raise.
@@ -149,7 +141,7 @@ class BufferedRequest:
         """What it gives ends when nobody works for the request any more: a call of MCP 2025 runs on in its session
         when the client disconnects. Raises MCPError: the request has ended."""
         if self._users is None:
-            raise MCPError(INTERNAL_ERROR, "the client has disconnected")
+            raise MCPError(mcp_types.INTERNAL_ERROR, "the client has disconnected")
         self._users += 1
         try:
             yield self._counted
@@ -222,7 +214,7 @@ class BufferedRequest:
         status: int,
         message: str,
         *,
-        code: int = INTERNAL_ERROR,
+        code: int = mcp_types.INTERNAL_ERROR,
         data: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> str:
@@ -252,12 +244,12 @@ class BufferedRequest:
 def _check_message(message: object) -> None:
     """Raises Malformed: it is no message of JSON-RPC. The MCP SDK would not answer it, or with the text of pydantic."""
     kinds: dict[str, type[BaseModel]]
-    kinds = {"result": JSONRPCResponse, "error": JSONRPCError, "id": JSONRPCRequest}
+    kinds = {"result": mcp_types.JSONRPCResponse, "error": mcp_types.JSONRPCError, "id": mcp_types.JSONRPCRequest}
     given = message if isinstance(message, dict) else {}
     if "method" in given and type(given.get("id", 0)) not in (int, str):
         raise refused("id", "must be a string or a whole number")
     try:
-        next((kinds[each] for each in kinds if each in given), JSONRPCNotification).model_validate(message)
+        next((kinds[each] for each in kinds if each in given), mcp_types.JSONRPCNotification).model_validate(message)
     except ValidationError as error:
         raise malformed(error) from None
 
