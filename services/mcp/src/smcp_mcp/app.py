@@ -37,15 +37,8 @@ from smcp_mcp.settings import McpSettings
 from smcp_proto.backoff import Backoff, jittered
 from smcp_proto.member_names import check_name
 from smcp_proto.validation import refused
+from smcp_service import http_limits
 from smcp_service.health import Readiness
-from smcp_service.http_limits import (
-    CONNECTION_BYTES,
-    IDLE_S,
-    EdgeRules,
-    Gate,
-    UnauthenticatedConnections,
-    forbidden_header,
-)
 from smcp_service.lifecycle import background, cannot_listen
 from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
@@ -106,7 +99,7 @@ class McpEndpoint(BaseRoute):
 
     async def _answer(self, exchange: BufferedRequest) -> str:
         request = exchange.request
-        if (refusal := forbidden_header(request.headers, self._hosts, self._settings.origins)) is not None:
+        if (refusal := http_limits.forbidden_header(request.headers, self._hosts, self._settings.origins)) is not None:
             return await exchange.refuse(403, refusal[1], code=INVALID_REQUEST, data={"field": refusal[0]})
         try:
             office = office_of(request.scope)
@@ -257,9 +250,9 @@ class _Protocol(H11Protocol):
             self.transport.abort()
 
 
-def _gated(unauthenticated: UnauthenticatedConnections, **given: Any) -> Gate:
+def _gated(unauthenticated: http_limits.UnauthenticatedConnections, **given: Any) -> http_limits.Gate:
     state = dict(given.pop("app_state"))
-    state[GATE] = gate = Gate(lambda: _Protocol(app_state=state, **given), unauthenticated)
+    state[GATE] = gate = http_limits.Gate(lambda: _Protocol(app_state=state, **given), unauthenticated)
     return gate
 
 
@@ -311,13 +304,13 @@ async def open_mcp(
         )
         routes = [endpoint, *access.routes]
         by_address = partial(counted_as, trusted=settings.proxies)
-        unauthenticated = UnauthenticatedConnections(
-            EdgeRules(per_address=settings.unauthenticated_per_address, counted_as=by_address)
+        unauthenticated = http_limits.UnauthenticatedConnections(
+            http_limits.EdgeRules(per_address=settings.unauthenticated_per_address, counted_as=by_address)
         )
         server = _Server(
             uvicorn.Config(
                 Starlette(routes=routes, middleware=[pages] if settings.origins else []),
-                h11_max_incomplete_event_size=CONNECTION_BYTES,
+                h11_max_incomplete_event_size=http_limits.CONNECTION_BYTES,
                 http=cast("type[asyncio.Protocol]", partial(_gated, unauthenticated)),
                 ws="none",
                 lifespan="off",
@@ -326,7 +319,7 @@ async def open_mcp(
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=int(IDLE_S),
+                timeout_keep_alive=int(http_limits.IDLE_S),
                 timeout_graceful_shutdown=int(LAST_CALLS_S),
             )
         )
