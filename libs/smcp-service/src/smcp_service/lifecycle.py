@@ -65,10 +65,8 @@ class _Loop(uvloop.Loop):
 
 
 def pipe_end(descriptor: int, mode: str) -> FileIO:
-    """One end of a pipe, for `connect_read_pipe` or `connect_write_pipe` of the running loop.
-
-    uvloop closes the descriptor itself. The file must not do so, too: by then the number may be that of another file.
-    """
+    """One end of a pipe, for `connect_read_pipe` or `connect_write_pipe` of the running loop. uvloop closes the
+    descriptor itself; the file must not do so, too: by then the number may be that of another one."""
     return FileIO(descriptor, mode, closefd=not isinstance(asyncio.get_running_loop(), uvloop.Loop))
 
 

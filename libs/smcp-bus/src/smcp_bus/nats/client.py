@@ -96,6 +96,10 @@ class NatsClient:
         self.chunk = MAX_CHUNK
 
     @property
+    def server(self) -> ParseResult | None:
+        return self._socket.server
+
+    @property
     def connected(self) -> bool:
         """Connected, subscribed, and the watchers know it."""
         return self._socket.up
@@ -140,8 +144,8 @@ class NatsClient:
         elif any(urlsplit(url).password is not None for url in config.url.split(",")):
             # asked for each attempt, which may go to any of the servers; nats-py sends them as they stand in the URL
             options.update(
-                user=lambda: unquote(getattr(self._socket.server, "username", None) or ""),
-                password=lambda: unquote(getattr(self._socket.server, "password", None) or ""),
+                user=lambda: unquote(getattr(self.server, "username", None) or ""),
+                password=lambda: unquote(getattr(self.server, "password", None) or ""),
             )
         try:
             async with asyncio.timeout(config.connect_timeout) as self._opening:
@@ -187,7 +191,7 @@ class NatsClient:
 
     def _went_down(self) -> None:
         self._standing.clear()
-        self._tried = set() if self._socket.server is None else {self._socket.server.netloc}
+        self._tried = set() if self.server is None else {self.server.netloc}
         if not self._closing:
             _log.warning("the connection to nats-server broke; connecting again")
             self._trouble = "broke"
@@ -269,7 +273,7 @@ class NatsClient:
 
     def _is_there(self, uri: ParseResult) -> bool:
         netloc = uri.netloc
-        return netloc in (self._configured or ()) or netloc in self._advertised or uri == self._socket.server
+        return netloc in (self._configured or ()) or netloc in self._advertised or uri == self.server
 
     def _heard(self, line: bytes) -> None:
         if not line.startswith(b"INFO "):
