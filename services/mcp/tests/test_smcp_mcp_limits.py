@@ -35,7 +35,7 @@ from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.mcp_servers.shelf import HOST
-from smcp_testing.mcp_service import INITIALIZE, OfficeClient, Service, mcp_service, office_client
+from smcp_testing.mcp_service import INITIALIZE, META, OfficeClient, Service, mcp_service, office_client
 from smcp_testing.waiting import eventually
 
 PATIENCE_S = 20.0
@@ -44,6 +44,13 @@ HALF_A_HEAD = b"POST /mcp/lab-1 HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" 
 
 FORGED = {"Mcp-Method": "subscriptions/listen"}
 """A header that makes a call look like a stream of notifications."""
+
+MODERN = {
+    "Accept": "application/json, text/event-stream",
+    "Mcp-Protocol-Version": "2026-07-28",
+    "Mcp-Method": "tools/call",
+    "Mcp-Name": "large",
+}
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -272,6 +279,49 @@ async def test_an_answer_that_its_client_does_not_read_ends_with_its_connection(
                 await eventually(lambda: service.counted("smcp_mcp_requests_total", by="here") == 2)
                 transport.resume_reading()
                 await answer.read()
+
+
+@pytest.mark.parametrize("has_session", [True, False])
+async def test_answers_that_a_client_does_not_read_have_a_budget_and_connections_above_it_are_closed(
+    tmp_path: Path, has_session: bool
+) -> None:
+    anna, bob = (key_of(tmp_path / "keys.json", name) for name in ("anna", "bob"))
+
+    # more than the kernel takes for a connection
+    async def large(data: dict[str, Any]) -> Any:
+        return {"content": [{"type": "text", "text": "a" * 7 * MIB}], "isError": False}
+
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(fake_gateway())
+        gateway.computers["red"] = [tool("large")]
+        gateway.answers["client:tool_call"] = large
+        keys = tmp_path / "keys.json"
+        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=keys, max_payload=8 * MIB))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        url = service.office("lab-1")
+        headers, others = anna | MODERN, bob | MODERN
+        if has_session:
+            headers, others = await session(http, url, anna), await session(http, url, bob)
+
+        paused = list[asyncio.Transport]()
+
+        async def call(number: int, of: dict[str, str]) -> aiohttp.ClientResponse:
+            said = call_of("large", number, {})
+            said["params"] |= {} if has_session else {"_meta": META}
+            answer = await stack.enter_async_context(http.post(url, json=said, headers=of))
+            if of is headers and answer.connection is not None and answer.connection.transport is not None:
+                answer.connection.transport.pause_reading()
+                paused.append(answer.connection.transport)
+            return answer
+
+        answers = [await call(number, headers) for number in range(2, 8)]
+        await eventually(lambda: service.counted("smcp_mcp_quota_refusals_total", quota="answers") == 2)
+        assert len(await (await call(9, others)).read()) > 7 * MIB
+        for transport in paused:
+            transport.resume_reading()
+        read = await asyncio.gather(*(each.read() for each in answers), return_exceptions=True)
+        assert [len(each) > 7 * MIB for each in read if isinstance(each, bytes)] == [True] * 4
+        assert [type(each) for each in read if not isinstance(each, bytes)] == [aiohttp.ClientPayloadError] * 2
 
 
 async def test_a_call_in_a_session_counts_until_it_ends_although_its_client_disconnects(tmp_path: Path) -> None:

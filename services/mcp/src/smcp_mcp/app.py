@@ -87,7 +87,7 @@ class McpEndpoint(BaseRoute):
         self._peers = peers
         self._quotas = quotas
         self._beginning = ByteBudget(BEGINNING)
-        self.bodies = BodyBudget(settings.max_request)
+        self.bodies, self.answers = BodyBudget(settings.max_request), BodyBudget(settings.max_payload)
         self.requests: Counter[str] = Counter(dict.fromkeys(("here", "peer", "refused", "failed"), 0))
         """By who answered: this process as an MCP server, a peer, or this process with an error."""
 
@@ -139,7 +139,7 @@ class McpEndpoint(BaseRoute):
             hold = counted.enter_context(self.bodies.of(subject))
             call = counted.enter_context(ExitStack())
             call.callback(quotas.end, quotas.begin(holder, 0), 0)
-            exchange.count_bytes = partial(quotas.arrived, holder)
+            exchange.count_bytes, exchange.unread = partial(quotas.arrived, holder), partial(self.answers.of, subject)
             try:
                 await exchange.read(settings.max_request, settings.max_values, hold)
             except TimeoutError:
@@ -279,16 +279,17 @@ async def open_mcp(
         tasks.start(check.run(), name="gateway check")
         readiness.add("mcp_gateway_connection", lambda: check.problem)
         endpoint = McpEndpoint(settings, access, offices, peers, quotas)
-        counter, bodies, passed_on = (
-            metrics.counter,
-            endpoint.bodies,
-            "Attempts to pass a request on to a peer, by outcome",
-        )
+        counter, budgets = metrics.counter, {"bodies": endpoint.bodies, "answers": endpoint.answers}
         metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices.held))
         counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
-        above = "Requests, streams, sessions and offices above a quota, and bodies above their budget"
-        counter("smcp_mcp_quota_refusals", above, lambda: quotas.refused | {"bodies": bodies.refused}, label="quota")
-        counter("smcp_mcp_passed_on", passed_on, lambda: peers.passed_on, label="outcome")
+        counter(
+            "smcp_mcp_quota_refusals",
+            "Requests, streams, sessions and offices above a quota, and bodies and unread answers above their budget",
+            lambda: quotas.refused | {name: each.refused for name, each in budgets.items()},
+            label="quota",
+        )
+        outcomes = "Attempts to pass a request on to a peer, by outcome"
+        counter("smcp_mcp_passed_on", outcomes, lambda: peers.passed_on, label="outcome")
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listener = socket.create_server((host, port), family=family, backlog=1024)

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 from uuid import uuid4
 
@@ -68,6 +68,10 @@ class BufferedRequest:
         self._events = False
         self.count_bytes: Callable[[int], object] = lambda size: None
         """Called with the size of the request's body, and of each part of the answer's."""
+        self.unread: Callable[[], AbstractContextManager[Callable[[int], None]]] = lambda: nullcontext(
+            lambda size: None
+        )
+        """Holds the bytes of an answer's part, above 64 KiB, until the client has read it; may raise RateLimited."""
         self.session = ExitStack()
         """What ends with the session that the request begins."""
         self._counted = ExitStack()
@@ -189,18 +193,25 @@ class BufferedRequest:
             pass
 
     async def send(self, message: Message) -> None:
+        body = message.get("body", b"")
         if message["type"] == "http.response.start":
             self._started = True
             headers = dict(message["headers"])
             self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
-        elif body := message.get("body"):
+        elif body:
             self._whole = body.endswith(_EVENT_ENDS)
             self.size += len(body)
             self.count_bytes(len(body))
         try:
             async with asyncio.timeout(BODY_S):
-                await self._send(message)
-        except TimeoutError:  # what was sent before was not read, and is kept until the connection ends
+                if len(body) <= exact_json.SMALL_BYTES:
+                    await self._send(message)
+                else:
+                    with self.unread() as hold:
+                        hold(len(body))
+                        await self._send({**message, "more_body": True})
+                        await self._send({**message, "body": b""})  # uvicorn waits before it until the body is read
+        except (TimeoutError, RateLimited):  # what was not read is kept until the connection ends
             self.request.scope["state"][GATE].close("late")
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
@@ -255,7 +266,8 @@ def _check_message(message: object) -> None:
 
 
 class BodyBudget:
-    """The bytes of request bodies that are kept, from when they come until their requests are answered."""
+    """The bytes of request bodies that are kept, from when they come until their requests are answered; or those of
+    answers, until their clients have read them."""
 
     def __init__(self, largest: int) -> None:
         self._share = SHARE * largest
