@@ -351,6 +351,7 @@ async def test_a_body_that_is_no_message_is_400_and_says_why(version: str) -> No
             (json.dumps(LISTEN | {"x": math.nan}).encode(), None, "the request is not JSON"),
             (json.dumps(LISTEN | {"x": "\ud83d"}).encode(), None, "x: holds half of a surrogate pair"),
             (json.dumps(PING | {"id": 10**30, "params": []}).encode(), 10**30, "params: must be an object"),
+            (json.dumps(PING | {"id": "a" * 257}).encode(), "a" * 257, "id: has more than 256 characters"),
         ):
             async with http.post(service.office(), data=body, headers=headers) as response:
                 assert response.status == 400, body

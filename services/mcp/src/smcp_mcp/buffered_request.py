@@ -38,6 +38,8 @@ FIRST_VALUES: Final = 1000
 4 kB, but an icon may be in them."""
 KEPT_BYTES: Final = 8 * 1024
 """What a session may keep of its newest request and answer; as values they take 23 times as much."""
+LONGEST_ID: Final = 256
+"""Characters of the id of a request: the MCP SDK keeps some ids as long as the session lives."""
 _EXCHANGE: Final = "smcp_mcp.exchange"
 _LISTEN: Final = "subscriptions/listen"
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -259,6 +261,8 @@ def _check_message(message: object) -> None:
     given = message if isinstance(message, dict) else {}
     if "method" in given and type(given.get("id", 0)) not in (int, str):
         raise refused("id", "must be a string or a whole number")
+    if len(str(given.get("id", ""))) > LONGEST_ID:
+        raise refused("id", f"has more than {LONGEST_ID} characters")
     try:
         next((kinds[each] for each in kinds if each in given), mcp_types.JSONRPCNotification).model_validate(message)
     except ValidationError as error:
