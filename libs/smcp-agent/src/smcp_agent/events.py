@@ -10,14 +10,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from smcp_proto.schemas import (
-    Capabilities,
-    ResourceListChangedNotification,
-    ResourceUpdatedNotification,
-    SMCPTool,
-    UpdateCapabilitiesReq,
-    UpdateComputerConfigReq,
-)
+from smcp_proto import schemas
 
 STREAM_LENGTH: Final = 1024
 """Unread events that are kept; above it the oldest are dropped, and `EventsDropped` says how many."""
@@ -47,7 +40,7 @@ class ComputerLeft(ComputerEvent):
 class ToolsChanged(ComputerEvent):
     """A Computer's tools are others than before."""
 
-    tools: tuple[SMCPTool, ...]
+    tools: tuple[schemas.SMCPTool, ...]
 
 
 class ConfigChanged(ComputerEvent):
@@ -82,7 +75,7 @@ class ResourceUpdated(ComputerEvent):
 class CapabilitiesChanged(ComputerEvent):
     """A Computer says what it can do now beside tools."""
 
-    capabilities: Capabilities
+    capabilities: schemas.Capabilities
 
 
 @dataclass(frozen=True)
@@ -207,17 +200,17 @@ def event_of(name: str, data: Mapping[str, Any]) -> ComputerEvent | Notified:
     with suppress(ValidationError):
         match name:
             case "notify:update_desktop":
-                event = DesktopChanged(UpdateComputerConfigReq.model_validate(data).computer)
+                event = DesktopChanged(schemas.UpdateComputerConfigReq.model_validate(data).computer)
             case "notify:update_finder":
-                event = FinderChanged(UpdateComputerConfigReq.model_validate(data).computer)
+                event = FinderChanged(schemas.UpdateComputerConfigReq.model_validate(data).computer)
             case "notify:update_capabilities":
-                said = UpdateCapabilitiesReq.model_validate(data)
+                said = schemas.UpdateCapabilitiesReq.model_validate(data)
                 event = CapabilitiesChanged(said.computer, said.capabilities)
             case "notify:resources/list_changed":
-                said = ResourceListChangedNotification.model_validate(data)
+                said = schemas.ResourceListChangedNotification.model_validate(data)
                 event = ResourcesChanged(said.computerId, said.serverId)
             case "notify:resources/updated":
-                said = ResourceUpdatedNotification.model_validate(data)
+                said = schemas.ResourceUpdatedNotification.model_validate(data)
                 resource = said.payload.params
                 event = ResourceUpdated(said.computerId, resource.uri, said.serverId, resource.title)
     return event if event is not None and event.computer else Notified(name, data)

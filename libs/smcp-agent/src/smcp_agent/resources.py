@@ -19,17 +19,7 @@ from smcp_agent.errors import BadReply, SmcpError, TooLarge
 from smcp_agent.office import Office, Subscription, Subscriptions
 from smcp_agent.results import ResourceContents, resource_contents
 from smcp_agent.rpc import JsonObject, RpcClient, mapping_of, reply_of
-from smcp_proto.schemas import (
-    DEFAULT_LIMIT,
-    DEFAULT_OFFSET,
-    CompleteResult,
-    GetDeskTopRet,
-    GetFinderRet,
-    GetPromptResult,
-    Prompt,
-    Resource,
-    ResourceTemplate,
-)
+from smcp_proto import schemas
 from smcp_proto.schemas.base import Wire, absent
 
 logger = logging.getLogger(__name__)
@@ -50,15 +40,15 @@ class _Page(Wire):
 
 
 class _Resources(_Page):
-    resources: list[OnErrorOmit[Resource]]
+    resources: list[OnErrorOmit[schemas.Resource]]
 
 
 class _Templates(_Page):
-    resourceTemplates: list[OnErrorOmit[ResourceTemplate]]  # noqa: N815
+    resourceTemplates: list[OnErrorOmit[schemas.ResourceTemplate]]  # noqa: N815
 
 
 class _Prompts(_Page):
-    prompts: list[OnErrorOmit[Prompt]]
+    prompts: list[OnErrorOmit[schemas.Prompt]]
 
 
 _LISTS: Final[Mapping[str, tuple[str, str, type[_Page]]]] = {
@@ -157,7 +147,7 @@ class ResourceMethods:
         Raises SmcpError: as `call_tool`.
         """
         query = self._rpc.query("client:get_desktop", computer, desktop_size=size, window=window)
-        reply: GetDeskTopRet = await query
+        reply: schemas.GetDeskTopRet = await query
         return reply.model_dump(exclude_none=True)
 
     async def desktop(self, computer: str, *, max_age: float | None = MAX_AGE_S) -> JsonObject:
@@ -193,7 +183,7 @@ class ResourceMethods:
         """A part of a Computer's documents, asked of it now: the protocol's GetFinderRet, with `documents`
         (DPEDocumentSummary), `total_count` before `offset` and `limit`, and `a2c_as_listed`, how many documents'
         metadata the Computer does not know now: some may be missing. Raises SmcpError: as `call_tool`."""
-        reply: GetFinderRet = await self._rpc.query("client:get_finder", computer, **_fields(**filters))
+        reply: schemas.GetFinderRet = await self._rpc.query("client:get_finder", computer, **_fields(**filters))
         return reply.model_dump(exclude_unset=True)
 
     async def finder(self, computer: str, **filters: Unpack[FinderFilter]) -> JsonObject:
@@ -350,7 +340,7 @@ class ResourceMethods:
         if given := mapping_of("arguments", arguments):
             params["arguments"] = given
         answered = await self._rpc.ask_mcp("client:prompts/get", params, computer=computer, server=server)
-        reply_of(GetPromptResult, answered.result, f"the prompt {name!r} that {answered.sender} sent")
+        reply_of(schemas.GetPromptResult, answered.result, f"the prompt {name!r} that {answered.sender} sent")
         return answered.result
 
     async def complete_prompt(
@@ -374,7 +364,7 @@ class ResourceMethods:
             params["context"] = {"arguments": others}
         answered = await self._rpc.ask_mcp("client:completion/complete", params, computer=computer, server=server)
         what = f"the completion of {params['argument']['name']!r} that {answered.sender} sent"
-        reply_of(CompleteResult, answered.result, what)
+        reply_of(schemas.CompleteResult, answered.result, what)
         completion: JsonObject = answered.result["completion"]
         return completion
 
@@ -382,8 +372,8 @@ class ResourceMethods:
 def _fields(
     keywords: Iterable[str] | None = None,
     file_type: str | None = None,
-    offset: int = DEFAULT_OFFSET,
-    limit: int = DEFAULT_LIMIT,
+    offset: int = schemas.DEFAULT_OFFSET,
+    limit: int = schemas.DEFAULT_LIMIT,
 ) -> JsonObject:
     if isinstance(keywords, str):  # else each of its letters would be a keyword
         keywords = (keywords,)

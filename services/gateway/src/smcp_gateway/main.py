@@ -14,16 +14,7 @@ from smcp_bus.operations import open_service_bus
 from smcp_gateway.app import EVENTS, LAST_TASKS_S, Gateway, open_gateway
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
-from smcp_service.cli import (
-    SHORT_HELP,
-    allow_many_files,
-    check_config_option,
-    keep_freed_memory,
-    run_app,
-    serve_command,
-    use_huge_pages,
-    version_option,
-)
+from smcp_service import cli
 from smcp_service.settings import load_settings
 
 _log = logging.getLogger("smcp_gateway.main")
@@ -31,7 +22,7 @@ _log = logging.getLogger("smcp_gateway.main")
 app = typer.Typer(add_completion=False)
 
 
-@app.command(context_settings=SHORT_HELP)
+@app.command(context_settings=cli.SHORT_HELP)
 def serve(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Where clients connect; 0 is any free port [SMCP_GATEWAY_PORT]")
@@ -40,14 +31,14 @@ def serve(
         bool | None,
         typer.Option("--insecure", help="Listen on any address even without authentication [SMCP_INSECURE]"),
     ] = None,
-    version: Annotated[bool, version_option("smcp-gateway")] = False,
-    check_config: Annotated[bool, check_config_option()] = False,
+    version: Annotated[bool, cli.version_option("smcp-gateway")] = False,
+    check_config: Annotated[bool, cli.check_config_option()] = False,
 ) -> None:
     """Serve Agents and Computers over Socket.IO, on `SMCP_GATEWAY_HOST`:`SMCP_GATEWAY_PORT`."""
     settings = load_settings(GatewaySettings, gateway_port=port, insecure=insecure)
     check_auth(settings, "SMCP_GATEWAY_HOST", settings.gateway_host)
     credentials = configured_credentials(settings.nats_creds)
-    serve_command("smcp-gateway", settings, lambda: open_service(settings, credentials), check_config=check_config)
+    cli.serve_command("smcp-gateway", settings, lambda: open_service(settings, credentials), check_config=check_config)
 
 
 @asynccontextmanager
@@ -68,12 +59,12 @@ async def open_service(settings: GatewaySettings, credentials: Credentials | Non
             open_gateway(settings, bus, front=front, trail=trail) as gateway,
         ):
             front.stats["gateway"] = gateway.held
-            use_huge_pages()
+            cli.use_huge_pages()
             _log.info("ready", extra=addresses)
             yield gateway
 
 
 def main() -> None:
-    allow_many_files()
-    keep_freed_memory()
-    run_app(app)
+    cli.allow_many_files()
+    cli.keep_freed_memory()
+    cli.run_app(app)
