@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from smcp_agent.cache import MAX_ANSWERS, MAX_KEPT, AnswerCache, Query
+from smcp_agent.cache import MAX_ANSWERS, MAX_CACHED_BYTES, AnswerCache, Query
 from smcp_agent.errors import SmcpError, Unavailable
 
 
@@ -112,7 +112,7 @@ async def test_large_answers_take_the_place_of_older_ones() -> None:
         async def get(key: str) -> None:
             async def ask() -> str:
                 asked.append(key)
-                return "x" * (MAX_KEPT // 3)
+                return "x" * (MAX_CACHED_BYTES // 3)
 
             await cache.get(Query("desktop", key), ask)
 

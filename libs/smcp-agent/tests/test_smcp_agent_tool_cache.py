@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from smcp_agent.cache import MAX_KEPT, READ_AT_ONCE, READ_PER_S, SLOW_S, UNUSED, ToolCache, Tools
+from smcp_agent.cache import ABANDONED_BYTES, MAX_CACHED_BYTES, READ_AT_ONCE, READ_PER_S, SLOT_S, ToolCache, Tools
 from smcp_agent.errors import Closed, Malformed, NotAllowed, NotFound, SmcpError, TooLarge, Unavailable
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.schemas import SMCPTool
@@ -242,7 +242,7 @@ class Large(Computers):
 
 async def test_tools_that_do_not_fit_beside_those_of_other_computers_are_an_error_until_those_leave() -> None:
     computers = Large()
-    most = MAX_KEPT // (1024 * 1024)
+    most = MAX_CACHED_BYTES // (1024 * 1024)
     computers.tools |= {"hostile": ["t"] * (most - 2), "small": ["t"], "late": ["t"] * 3}
     async with caching(computers) as cache:
         for name in computers.tools:
@@ -251,7 +251,7 @@ async def test_tools_that_do_not_fit_beside_those_of_other_computers_are_an_erro
                 await cache.get(name)
         with pytest.raises(TooLarge) as refused:
             await cache.get("late")
-        assert refused.value.details["limit"] == MAX_KEPT
+        assert refused.value.details["limit"] == MAX_CACHED_BYTES
         computers.tools["hostile"] = ["t"] * (most + 1)
         cache.refresh("hostile")
         await eventually(lambda: len(computers.asked) == 4)
@@ -263,7 +263,7 @@ async def test_tools_that_do_not_fit_beside_those_of_other_computers_are_an_erro
 
 async def test_tools_that_do_not_fit_are_not_kept_by_their_error() -> None:
     computers = Large()
-    computers.tools["a"] = ["t"] * (MAX_KEPT // (1024 * 1024) + 1)
+    computers.tools["a"] = ["t"] * (MAX_CACHED_BYTES // (1024 * 1024) + 1)
     async with caching(computers) as cache:
         cache.refresh("a")
         for _ in range(2):
@@ -307,7 +307,7 @@ async def test_a_computer_that_comes_and_goes_without_end_is_asked_after_pauses(
             return len(computers.asked) >= 12
 
         await eventually(come_again, pause=0)
-        assert computers.asked_at[11] - computers.asked_at[1] >= 10 * UNUSED / READ_PER_S
+        assert computers.asked_at[11] - computers.asked_at[1] >= 10 * ABANDONED_BYTES / READ_PER_S
 
 
 async def test_few_computers_are_asked_at_a_time_and_those_that_do_not_answer_stop_no_others() -> None:
@@ -321,5 +321,5 @@ async def test_few_computers_are_asked_at_a_time_and_those_that_do_not_answer_st
             computers.tools[name] = ["echo"]
             cache.refresh(name)
         await eventually(lambda: "other" in computers.asked)
-        assert loop.time() - began >= SLOW_S
+        assert loop.time() - began >= SLOT_S
         assert computers.asked == [*silent, "other"]

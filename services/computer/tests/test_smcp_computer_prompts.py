@@ -58,7 +58,7 @@ async def test_a_prompt_that_cannot_be_had_is_refused_in_words(nats_url: str) ->
         refused = await alice.error("prompts/get", name="unlisted", server="a")
         assert (refused["code"], refused["message"]) == (-32602, "unlisted is no prompt")
         missing = await alice.error("prompts/get", name="greet", server="a")
-        assert (missing["code"], missing["message"]) == (-32602, "the prompt 'greet' misses 'who'")
+        assert (missing["code"], missing["message"]) == (-32602, "the prompt 'greet' needs 'who'")
         wrong: list[tuple[str, Any, str]] = [
             ("prompts/get", {"name": "greet", "arguments": {"who": 1}}, "payload.params.arguments.who"),
             ("prompts/get", {}, "payload.params.name"),

@@ -18,24 +18,24 @@ from smcp_proto.schemas import SMCPTool
 MIB: Final = 1024 * 1024
 MAX_ANSWERS: Final = 32
 """Answers that are kept."""
-MAX_KEPT: Final = 32 * MIB
+MAX_CACHED_BYTES: Final = 32 * MIB
 """Bytes of all kept answers, and of all tools of an office (`size_of`): some 7,000 tools of 700 bytes of JSON, and at
 most 16,384, since long lists delay others in the process. Computers that came first keep their tools."""
-VALUE: Final = 128
+BYTES_PER_VALUE: Final = 128
 """Bytes that Python takes for each value beside its text: the average of nested objects."""
-LEAST_TOOL: Final = 2048
+MIN_TOOL_BYTES: Final = 2048
 """Bytes that each tool counts at least, since listing, naming and searching it takes time, too."""
 READ_PER_S: Final = 16 * MIB
 """Bytes of tools (`size_of`) that are read for one office in a second: a tenth of the event loop's time."""
-LEAST_READ: Final = MIB // 8
+MIN_READ_BYTES: Final = MIB // 8
 """Bytes that each answer counts at least in `READ_PER_S`: the smallest takes 0.5 ms."""
-UNUSED: Final = MIB // 4
+ABANDONED_BYTES: Final = MIB // 4
 """Bytes that an answer counts if nobody waits for it any more: it is parsed as JSON, and no further."""
-MALFORMED: Final = 8 * MIB
+UNREADABLE_BYTES: Final = 8 * MIB
 """Bytes that a list counts if it cannot be read, and its size is thus unknown."""
 READ_AT_ONCE: Final = 4
 """Computers of an office that are asked at a time: each answer may have some MiB."""
-SLOW_S: Final = 1.0
+SLOT_S: Final = 1.0
 """Seconds after which a Computer that has not answered no longer counts in `READ_AT_ONCE`: the next is asked."""
 TURN_S: Final = 0.005
 """How long one task works before others run: all offices of a process share one event loop."""
@@ -53,7 +53,7 @@ Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 def size_of(found: str) -> int:
     """About how many bytes of memory a JSON value takes, estimated from its `repr`: rather too many than too few."""
     text = found.encode()
-    return len(text) + VALUE * (text.count(b",") + text.count(b"[") + text.count(b"{"))
+    return len(text) + BYTES_PER_VALUE * (text.count(b",") + text.count(b"[") + text.count(b"{"))
 
 
 async def in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
@@ -85,8 +85,8 @@ class _Kept:
 
 
 class AnswerCache:
-    """Answers by query, the latest within `MAX_ANSWERS` and `MAX_KEPT`. One during whose query anything was outdated is
-    not kept."""
+    """Answers by query, the latest within `MAX_ANSWERS` and `MAX_CACHED_BYTES`. One during whose query anything was
+    outdated is not kept."""
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
@@ -117,7 +117,9 @@ class AnswerCache:
             if changes == self._changes and keep(answer):
                 self._kept.pop(query, None)
                 self._kept[query] = _Kept(answer, size_of(repr(answer)), asked_at, fetch, read)
-                while len(self._kept) > MAX_ANSWERS or sum(each.size for each in self._kept.values()) > MAX_KEPT:
+                while (
+                    len(self._kept) > MAX_ANSWERS or sum(each.size for each in self._kept.values()) > MAX_CACHED_BYTES
+                ):
                     del self._kept[next(iter(self._kept))]
             return answer
 
@@ -143,7 +145,7 @@ class _ToolEntry:
     def __init__(self) -> None:
         self.tools: Tools | None = None
         self.size = 0
-        """Of its tools in `MAX_KEPT`."""
+        """Of its tools in `MAX_CACHED_BYTES`."""
         self.seen: int | None = None
         """A hash of the list that came last: comparing thousands of tools takes longer."""
         self.pause_s = 0.0
@@ -161,8 +163,8 @@ class _ToolEntry:
 class ToolCache:
     """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again.
 
-    Computers may be hostile: all lists together stay within `MAX_KEPT`, and are read at `READ_PER_S`. A Computer
-    whose list does not fit beside those of the others has the error TooLarge, and keeps the tools that it had.
+    Computers may be hostile: all lists together stay within `MAX_CACHED_BYTES`, and are read at `READ_PER_S`. A
+    Computer whose list does not fit beside those of the others has the error TooLarge, and keeps the tools that it had.
     """
 
     ask: Callable[[str], Awaitable[Tools]]
@@ -235,7 +237,7 @@ class ToolCache:
             try:
                 tools, is_other = await self._ask_in_turn(computer, entry)
             except errors.SmcpError as error:
-                self._cost(entry, MALFORMED if isinstance(error, errors.BadReply) else 0)
+                self._cost(entry, UNREADABLE_BYTES if isinstance(error, errors.BadReply) else 0)
                 entry.error, entry.is_news = errors.without_traceback(error), True  # a traceback keeps the refused list
                 entry.tried.set()
                 if isinstance(error, errors.Closed):
@@ -261,12 +263,12 @@ class ToolCache:
             while (left_s := self._free_at - loop.time()) > 0:  # noqa: ASYNC110 -- it grows meanwhile
                 await asyncio.sleep(left_s)
             self._free_at = loop.time() + entry.pause_s
-            loop.call_later(SLOW_S, turn.close)
+            loop.call_later(SLOT_S, turn.close)
             entry.changed.clear()
             try:
                 tools = await self.ask(computer)
             except asyncio.CancelledError:  # it left, or came again; its answer may still come, and is read
-                self._cost(entry, UNUSED)
+                self._cost(entry, ABANDONED_BYTES)
                 raise
             return tools, await self._take(entry, tools)
 
@@ -274,16 +276,16 @@ class ToolCache:
         size, seen = 0, 0
         async for each in in_turns(tools):
             text = repr(each)
-            size, seen = size + max(LEAST_TOOL, size_of(text)), hash((seen, text))
+            size, seen = size + max(MIN_TOOL_BYTES, size_of(text)), hash((seen, text))
         self._cost(entry, size)
-        if (together := self._size - entry.size + size) > MAX_KEPT:
-            left = MAX_KEPT - self._size + entry.size
-            why = f"its {len(tools)} tools count {size} bytes, and {left} of {MAX_KEPT} are left for the office"
-            raise errors.TooLarge(why, details={"size": size, "limit": MAX_KEPT})
+        if (together := self._size - entry.size + size) > MAX_CACHED_BYTES:
+            left = MAX_CACHED_BYTES - self._size + entry.size
+            why = f"its {len(tools)} tools count {size} bytes, and {left} of {MAX_CACHED_BYTES} are left for the office"
+            raise errors.TooLarge(why, details={"size": size, "limit": MAX_CACHED_BYTES})
         self._size, entry.size, entry.tools, entry.error = together, size, tools, None
         is_other, entry.seen = seen != entry.seen, seen
         return is_other
 
     def _cost(self, entry: _ToolEntry, size: int) -> None:
-        before, entry.pause_s = entry.pause_s, max(LEAST_READ, size) / READ_PER_S
+        before, entry.pause_s = entry.pause_s, max(MIN_READ_BYTES, size) / READ_PER_S
         self._free_at = max(self._free_at, asyncio.get_running_loop().time()) + max(0.0, entry.pause_s - before)

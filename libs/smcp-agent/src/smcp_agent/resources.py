@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 from pydantic import OnErrorOmit
 
-from smcp_agent.cache import MAX_KEPT, MIB, AnswerCache, Query, size_of
+from smcp_agent.cache import MAX_CACHED_BYTES, MIB, AnswerCache, Query, size_of
 from smcp_agent.errors import BadReply, SmcpError, TooLarge
 from smcp_agent.office import Office, Subscription, Subscriptions
 from smcp_agent.results import ResourceContents, resource_contents
@@ -30,7 +30,7 @@ Computer's."""
 
 
 MAX_LIST: Final = 16 * MIB
-"""For one list of a Computer, as `size_of` counts; `MAX_KEPT` is for all lists that are read at a time."""
+"""For one list of a Computer, as `size_of` counts; `MAX_CACHED_BYTES` is for all lists that are read at a time."""
 LEAST_ITEM: Final = 1024
 """What each item counts at least, and each page: a list of empty pages ends, too."""
 
@@ -312,8 +312,10 @@ class ResourceMethods:
                 size = max(LEAST_ITEM * (1 + len(page[key])), size_of(repr(page)))
                 sizes[page.get("computer")] += size
                 self._listed += size
-                if max(sizes.values()) > MAX_LIST or self._listed > MAX_KEPT:
-                    raise TooLarge(f"the list takes over {MAX_LIST} bytes, or all lists at a time over {MAX_KEPT}")
+                if max(sizes.values()) > MAX_LIST or self._listed > MAX_CACHED_BYTES:
+                    raise TooLarge(
+                        f"the list takes over {MAX_LIST} bytes, or all lists at a time over {MAX_CACHED_BYTES}"
+                    )
                 yield page
                 if (cursor := page.get("nextCursor")) is None:
                     return

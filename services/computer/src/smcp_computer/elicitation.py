@@ -276,7 +276,7 @@ class ToolCall:
         self.record.ended(outcome, str(why))
         return tool_results.failed(f"the tool {self.request.tool_name!r} {why}")
 
-    def says_that_it_waits(self) -> None:
+    def report_waiting(self) -> None:
         """Send a note of progress, if the Agent reads them. Only one: MCP requires `progress` to grow each time."""
         if self.running.progress is not None:
             self.running.progress.take(ToolProgress(progress=0, message="waits for approval at its Computer"))

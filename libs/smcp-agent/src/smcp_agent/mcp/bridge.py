@@ -38,7 +38,15 @@ from smcp_agent.cache import Tools, in_turns
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import Malformed, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
-from smcp_agent.mcp.resources import LONGEST, MAX_KEPT, Context, OfficePrompts, OfficeResources, ask_each, fitting
+from smcp_agent.mcp.resources import (
+    LONGEST,
+    MAX_RETIRED_NAMES,
+    Context,
+    OfficePrompts,
+    OfficeResources,
+    ask_each,
+    fitting,
+)
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, NO_TOOLS, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_agent.results import InputAnswer, InputRequest
@@ -176,7 +184,7 @@ class OfficeServer:
         self.server.instructions = INSTRUCTIONS if named else f"{INSTRUCTIONS} As you connect, {NO_TOOLS}"
         there = {(each.computer, each.tool.name): each.name for each in named}
         gone = [pair for pair in self._kept if pair not in there and len(pair[1]) <= LONGEST]
-        self._kept = {pair: self._kept[pair] for pair in gone[-MAX_KEPT:]} | there
+        self._kept = {pair: self._kept[pair] for pair in gone[-MAX_RETIRED_NAMES:]} | there
         return time.thread_time() - began
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:

@@ -36,7 +36,7 @@ SCHEME: Final = "smcp://"
 PAGE: Final = 2000
 PAGE_SIZE: Final = 4 * MIB
 """Items of a page, and what they count (`size_of`): the MCP SDK writes a page in one step of some 50 ms."""
-MAX_KEPT: Final = 4096
+MAX_RETIRED_NAMES: Final = 4096
 """Names and URIs that are kept of tools that are gone, and of Computers that do not answer."""
 LONGEST: Final = 1024
 """Characters of such a name or URI: longer ones are not kept."""
@@ -143,7 +143,7 @@ class OfficeResources:
         own = {computer: {each["uri"]: each for each in resources} for computer, resources in found.items()}
         silent = set(self.agent.computers()) - own.keys()
         kept = ((uri, of) for uri, of in self._owners.items() if of in silent and len(uri) <= LONGEST)
-        self._owners = dict(islice(kept, MAX_KEPT)) | {
+        self._owners = dict(islice(kept, MAX_RETIRED_NAMES)) | {
             uri: of for uri, of in self._owners.items() if uri in own.get(of, ())
         }
         listed = []
@@ -258,7 +258,9 @@ class OfficePrompts:
         }
         silent = set(self._agent.computers()) - found.keys()
         kept = ((name, at) for name, at in self._named.items() if at[0] in silent and len(name) <= LONGEST)
-        self._named = dict(islice(kept, MAX_KEPT)) | {name: at for name, at in self._named.items() if at in there}
+        self._named = dict(islice(kept, MAX_RETIRED_NAMES)) | {
+            name: at for name, at in self._named.items() if at in there
+        }
         named: dict[str, dict[str, Any]] = {}
         qualifying = qualifiers(self._agent.computers())
         for at, each in there.items():

@@ -206,7 +206,7 @@ class ResourceHandlers:
             except errors.RequestRefused as error:
                 is_vague = is_get and error.code not in errors.SAID_ALOUD
                 if is_vague and (missing := await self._missing_arguments(server, params, routes.budget.left)):
-                    why = f"the prompt {params['name']!r} misses {', '.join(map(repr, missing))}"
+                    why = f"the prompt {params['name']!r} needs {', '.join(map(repr, missing))}"
                     raise errors.RequestRefused(server, types.INVALID_PARAMS, why, None) from None
                 raise
 

@@ -262,7 +262,7 @@ class ToolCalls:
 
     async def _once_confirmed(self, call: elicitation.ToolCall, target: Target) -> dict[str, Any]:
         call.record.asking = True
-        telling = asyncio.get_running_loop().call_later(WAITS_S, call.says_that_it_waits)
+        telling = asyncio.get_running_loop().call_later(WAITS_S, call.report_waiting)
         try:
             refusal = await self._confirmed(call, target)
         except ApprovalNeeded as error:
