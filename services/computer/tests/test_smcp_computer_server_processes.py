@@ -57,6 +57,31 @@ def test_a_start_that_is_cancelled_at_any_moment_closes_its_own_files_and_no_oth
         assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+async def _cancel_an_end(turns: int) -> None:
+    before = set(psutil.Process().children())
+    started, leaving = asyncio.Event(), asyncio.Event()
+
+    async def run() -> None:
+        async with open_process(Launch(["true"], {"PATH": os.defpath}, None), asyncio.StreamReader()):
+            started.set()
+            await leaving.wait()
+
+    running = asyncio.create_task(run())
+    await started.wait()
+    leaving.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    running.cancel()
+    async with within(30):
+        await asyncio.wait([running])
+    await eventually(lambda: set(psutil.Process().children()) <= before)
+
+
+async def test_nothing_is_left_of_a_server_whose_end_is_cancelled_at_any_moment() -> None:
+    for turns in range(8):
+        await _cancel_an_end(turns)
+
+
 @pytest.mark.rule("computer.challenge.isolation", "computer.process.start", "computer.safety.crash")
 async def test_a_killed_server_fails_its_calls_at_once_and_is_started_again() -> None:
     async with running(box=configs.stdio(fresh=True), other=configs.stdio()) as servers:

@@ -195,7 +195,8 @@ class _Reaper:
             used.users -= 1
             if not used.users:
                 cls.current = None if cls.current is used else cls.current
-                await asyncio.to_thread(used.close)
+                # `wait`: a cancelled one would not run if no thread is free yet
+                await asyncio.wait([asyncio.get_running_loop().run_in_executor(None, used.close)])
 
     def give(self, descriptors: list[int]) -> None:
         """Raises ServerFailed: it has been killed."""
