@@ -70,6 +70,22 @@ async def with_keys(keys: Path, **more: Any) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
+async def with_large_answers(
+    keys: Path, length: int, **more: Any
+) -> AsyncIterator[tuple[Service, aiohttp.ClientSession]]:
+    """Calls of the tool `large` are answered with that many bytes."""
+
+    async def large(data: dict[str, Any]) -> Any:
+        return {"content": [{"type": "text", "text": "a" * length}], "isError": False}
+
+    async with fake_gateway() as gateway, mcp_service(gateway.url, auth_keys=keys, **more) as service:
+        gateway.computers["red"] = [tool("large")]
+        gateway.answers["client:tool_call"] = large
+        async with aiohttp.ClientSession() as http:
+            yield service, http
+
+
+@asynccontextmanager
 async def line(service: Service, source: str = "127.0.0.1") -> AsyncIterator[Line]:
     """A connection from that address."""
     url = urlsplit(service.url)
@@ -258,16 +274,7 @@ async def test_an_answer_that_its_client_does_not_read_ends_with_its_connection(
 ) -> None:
     monkeypatch.setattr(buffered_request, "BODY_S", 1.0)
     anna = key_of(tmp_path / "keys.json", "anna")
-
-    async def large(data: dict[str, Any]) -> Any:
-        return {"content": [{"type": "text", "text": "a" * 16 * MIB}], "isError": False}
-
-    async with AsyncExitStack() as stack:
-        gateway = await stack.enter_async_context(fake_gateway())
-        gateway.computers["red"] = [tool("large")]
-        gateway.answers["client:tool_call"] = large
-        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=tmp_path / "keys.json"))
-        http = await stack.enter_async_context(aiohttp.ClientSession())
+    async with with_large_answers(tmp_path / "keys.json", 16 * MIB) as (service, http):
         url = service.office("lab-1")
         headers = await session(http, url, anna)
         with pytest.raises(aiohttp.ClientPayloadError):
@@ -286,18 +293,10 @@ async def test_answers_that_a_client_does_not_read_have_a_budget_and_connections
     tmp_path: Path, has_session: bool
 ) -> None:
     anna, bob = (key_of(tmp_path / "keys.json", name) for name in ("anna", "bob"))
-
-    # more than the kernel takes for a connection
-    async def large(data: dict[str, Any]) -> Any:
-        return {"content": [{"type": "text", "text": "a" * 7 * MIB}], "isError": False}
-
+    length = 7 * MIB  # more than the kernel takes for a connection
     async with AsyncExitStack() as stack:
-        gateway = await stack.enter_async_context(fake_gateway())
-        gateway.computers["red"] = [tool("large")]
-        gateway.answers["client:tool_call"] = large
-        keys = tmp_path / "keys.json"
-        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=keys, max_payload=8 * MIB))
-        http = await stack.enter_async_context(aiohttp.ClientSession())
+        answering = with_large_answers(tmp_path / "keys.json", length, max_payload=8 * MIB)
+        service, http = await stack.enter_async_context(answering)
         url = service.office("lab-1")
         headers, others = anna | MODERN, bob | MODERN
         if has_session:
@@ -316,11 +315,11 @@ async def test_answers_that_a_client_does_not_read_have_a_budget_and_connections
 
         answers = [await call(number, headers) for number in range(2, 8)]
         await eventually(lambda: service.counted("smcp_mcp_quota_refusals_total", quota="answers") == 2)
-        assert len(await (await call(9, others)).read()) > 7 * MIB
+        assert len(await (await call(9, others)).read()) > length
         for transport in paused:
             transport.resume_reading()
         read = await asyncio.gather(*(each.read() for each in answers), return_exceptions=True)
-        assert [len(each) > 7 * MIB for each in read if isinstance(each, bytes)] == [True] * 4
+        assert [len(each) > length for each in read if isinstance(each, bytes)] == [True] * 4
         assert [type(each) for each in read if not isinstance(each, bytes)] == [aiohttp.ClientPayloadError] * 2
 
 
