@@ -1,7 +1,10 @@
 """NATS loses its store while registries run: an office is listed once its former members are back."""
 
 import asyncio
+from collections.abc import Set
 from functools import partial
+
+import pytest
 
 from smcp_bus.bus import BusError
 from smcp_proto.errors import Unavailable
@@ -81,6 +84,47 @@ async def test_after_the_store_is_lost_an_office_is_listed_once_all_its_members_
         assert not (await early.registry.find("lab", "agent", "alice", "nobody", timeout=30)).member
         await comes_back(late, "late")
         await eventually(partial(all_list, early, "early", {"alice", "early", "late"}))
+
+
+async def test_a_member_is_put_off_where_the_loss_is_noticed_right_after_it_was_looked_for(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = nats_server.url
+    async with registries(url, lease_s=60.0, count=1) as [registry], member_process(url) as member:
+        await member.join("lab", "agent", "alice")
+        revision = (await member.join("lab", "computer", "pc", member.claim("s2"))).revision
+        assert await registry.view.reached(revision, BOUND_S)
+        await member.bus.jetstream().purge_stream("KV_members")  # which no view is told
+        view, awaited = registry.view, registry.view.awaited
+
+        def then_emptied(office: str) -> Set[str]:
+            asyncio.get_running_loop().call_soon(view.reset, [])
+            return awaited(office)
+
+        monkeypatch.setattr(view, "awaited", then_emptied)
+        assert (await member.registry.find("lab", "agent", "alice", "pc", timeout=30)).member
+        with pytest.raises(Unavailable, match=WORDS):
+            await member.registry.find("lab", "agent", "alice", "pc", timeout=30)
+
+
+async def test_members_stay_listed_while_the_bucket_of_leases_is_made_anew(nats_server: NatsServer) -> None:
+    url = nats_server.url
+    async with registries(url, lease_s=60.0) as opened, member_process(url) as member:
+        await member.join("lab", "computer", "pc")
+        assert await member.renew() is False
+        await member.bus.jetstream().delete_stream("KV_leases")
+
+        async def has_a_lease_again() -> bool:
+            try:
+                await member.renew()
+            except (Unavailable, BusError):
+                return False
+            return all(registry.leases.revision("open", member.process) is not None for registry in opened)
+
+        await eventually(has_a_lease_again)
+        assert await all_list(member, "pc", {"pc"})
+        await member.join("lab", "computer", "new", member.claim("s2"))
+        await eventually(partial(all_list, member, "pc", {"pc", "new"}))
 
 
 async def test_an_office_waits_one_lease_for_a_member_that_died_with_the_store(nats_server: NatsServer) -> None:

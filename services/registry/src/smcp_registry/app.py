@@ -18,7 +18,7 @@ from smcp_bus.subjects import request_handler
 from smcp_bus.tracing import bus_spans, counted, log_fields
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit, audit_plan, read_records
-from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
+from smcp_registry.bucket_watch import ConnectionWatch, View, follow_all
 from smcp_registry.handlers.rooms import Handlers, RoomRate
 from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
 from smcp_registry.members_view import MembersView
@@ -109,9 +109,8 @@ async def open_registry(
     )
     try:
         async with background() as tasks:
-            for bucket in views:
-                work = partial(follow_or_replace, js, bucket, views, replace_lost)
-                tasks.start(connection.keep(f"the view of the {bucket}", work), name=bucket)
+            work = partial(follow_all, js, views, replace_lost)
+            tasks.start(connection.keep("the views of the buckets", work), name="views")
             try:
                 async with asyncio.timeout_at(deadline):
                     for view in views.values():

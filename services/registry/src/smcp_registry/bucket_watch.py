@@ -54,38 +54,42 @@ class View:
         raise NotImplementedError
 
 
-async def follow_or_replace(
-    js: JetStreamContext, bucket: str, views: Mapping[str, View], make_missing: Callable[[], Awaitable[None]]
+async def follow_all(
+    js: JetStreamContext, views: Mapping[str, View], make_missing: Callable[[], Awaitable[None]]
 ) -> None:
-    """Feed the bucket's view. Raises nats.errors.Error, BusError, TimeoutError: JetStream does not answer, or something
-    was lost. A bucket that was gone is there again then."""
+    """Feed the view of each bucket. Raises nats.errors.Error, BusError, TimeoutError: JetStream does not answer, or
+    something was lost. A bucket that was gone is there again then."""
     try:
-        await follow(js, bucket, views[bucket])
+        followers = [asyncio.ensure_future(follow(js, bucket, view)) for bucket, view in views.items()]
+        try:
+            await asyncio.gather(*followers)
+        finally:  # a view that is fed meanwhile must not be emptied
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
     except NotFoundError as error:
         if error.err_code == NO_STREAM:
             await _empty_lost(js, views)
             await make_missing()
         raise
     finally:
-        views[bucket].synced.clear()
+        for view in views.values():
+            view.synced.clear()
 
 
 async def _empty_lost(js: JetStreamContext, views: Mapping[str, View]) -> None:
     """Before any is made anew: a process that asserts its members must not hear that they stand, as in the old one."""
-    lost = []
-    for bucket in views:
+    for bucket, view in views.items():
         try:
             await js.stream_info(f"KV_{bucket}")
         except NotFoundError:
-            lost.append(bucket)
-    for bucket in lost:
-        _log.error("the bucket %s is gone; it is made anew, empty", bucket)
-        views[bucket].reset([])
-        views[bucket].synced.clear()
+            _log.error("the bucket %s is gone; it is made anew, empty", bucket)
+            view.reset([])
+            view.synced.clear()
 
 
 async def follow(js: JetStreamContext, bucket: str, view: View) -> None:
-    """Feed `view` with the bucket's entries until something is lost; raises as `follow_or_replace`."""
+    """Feed `view` with the bucket's entries until something is lost; raises as `follow_all`."""
     reader = _Reader(f"$KV.{bucket}.", view)
     subscription = await js.subscribe(
         f"$KV.{bucket}.>",

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from smcp_bus import registry_contract as contract
 from smcp_bus import subjects
+from smcp_bus.callers import SeatKey
 from smcp_bus.dispatch import Answer, Call, Handler
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import AFTER, CLAIM, NOTIFICATION_ID, SUBJECT
@@ -123,18 +124,20 @@ class Handlers:
         """Asked by a gateway after "no responder"; without quorum it is answered from the view alone."""
         office, role, name = call.caller.seat
         self.check_not_lost(office, role, name)
+        # in the same turn of the loop: a view that is emptied in between neither knows the member nor awaits it
+        seats: tuple[SeatKey, SeatKey] = ((office, role, name), (office, "computer", request.computer))
+        in_view = [self.view.member(*seat) for seat in seats]
 
-        async def look(role: Role, name: str) -> MemberRecord | None:
-            entry = self.view.member(office, role, name)
+        async def look(seat: SeatKey, entry: Entry | None) -> MemberRecord | None:
             try:
                 async with asyncio.timeout(LOOK_S):
-                    entry = entry or await self.stored(office, role, name)
+                    entry = entry or await self.stored(*seat)
             except (Unavailable, TimeoutError):
                 pass  # the view is all there is
             return None if entry is None else entry.record
 
         # one after the other they would take twice the time that the store is given
-        asker, record = await asyncio.gather(look(role, name), look("computer", request.computer))
+        asker, record = await asyncio.gather(*map(look, seats, in_view))
         if asker is None:
             raise NotInOffice(NOT_A_MEMBER)
         awaited = record_key(office, "computer", request.computer) in self.view.awaited(office)
