@@ -17,6 +17,7 @@ from tests.deploy.objects import Manifests, Object
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "deploy" / "k8s"
 README = K8S / "README.md"
+KUBECTL = Path(sys.executable).with_name("kubectl")
 
 _SCALING = ("hpa-cpu", "hpa-metrics")
 _SECRET = re.compile(r"kubectl create secret (generic|tls) ([a-z0-9-]+)((?:\s+\\?\s*--\S+)*)")
@@ -24,8 +25,7 @@ _KEY = re.compile(r"--from-file=(?:([A-Za-z0-9.-]+)=)?(\S+)")
 
 
 def kustomize(directory: Path) -> list[Object]:
-    kubectl = Path(sys.executable).with_name("kubectl")
-    done = subprocess.run([kubectl, "kustomize", directory], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([KUBECTL, "kustomize", directory], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each is not None]
 

@@ -18,6 +18,8 @@ TOPS: Final = "|".join(
     sorted(re.escape(path.name) for path in ROOT.iterdir() if path.is_dir() and path.name not in (".git", "build"))
 )
 _PATH: Final = re.compile(rf"(?:{TOPS})/[\w./*-]+")
+_MODULE: Final = re.compile(r"[\w/-]+/\w+\.py")
+_RELATIVE: Final = re.compile(r"[\w-]+/[\w./*-]+")
 APPS: Final[Mapping[str, str]] = {
     "smcp": "smcp_standalone.main",
     "smcp-gateway": "smcp_gateway.main",
@@ -44,7 +46,18 @@ def test_every_path_and_link_exists(page: Path) -> None:
         target = (page.parent / unquote(path)).resolve() if path else page
         if not target.exists() or (anchor and target.suffix == ".md" and unquote(anchor) not in anchors(target)):
             missing.append(link)
-    missing += [span for span in spans(page) if _PATH.fullmatch(span) and not any(ROOT.glob(span.rstrip("/")))]
+    beside = {path.name for path in page.parent.iterdir() if path.is_dir()}
+    for span in spans(page):
+        if _PATH.fullmatch(span):
+            found = ROOT.glob(span.rstrip("/"))
+        elif _MODULE.fullmatch(span):
+            found = ROOT.glob(f"*/*/src/**/{span}")
+        elif _RELATIVE.fullmatch(span) and span.split("/")[0] in beside:
+            found = page.parent.glob(span.rstrip("/"))
+        else:
+            continue
+        if not any(found):
+            missing.append(span)
     assert missing == []
 
 
