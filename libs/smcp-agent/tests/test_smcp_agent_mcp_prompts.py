@@ -104,6 +104,14 @@ async def test_no_prompt_takes_the_name_of_another_computers_prompt() -> None:
             assert await named(bridge) == ["greet", "blue__own", "red__greet", "red__blue__greet"]
 
 
+async def test_a_prompt_whose_server_is_no_name_is_left_out_and_costs_no_other() -> None:
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        with_prompts(red, {"name": "good"}, *({"name": "bad", "serverId": each} for each in ([1], 7, {"a": 1}, "")))
+        async with bridged(gateway) as bridge:
+            assert await named(bridge) == ["good"]
+
+
 async def test_arguments_of_templates_are_completed_by_the_computer_that_has_them() -> None:
     async with fake_gateway() as gateway:
         made = computers_at(gateway, "blue", "red")

@@ -17,7 +17,7 @@ from smcp_testing.mcp_servers import configs
 from smcp_testing.mcp_service import INITIALIZE, META
 from smcp_testing.waiting import eventually
 from tests.e2e.hostile.members import answering
-from tests.e2e.hostile.mutations import ACCEPTED, Mutator
+from tests.e2e.hostile.mutations import ACCEPTED, Mutator, Unchanged
 from tests.e2e.hostile.rows import REFUSED, REFUSED_FOR_A_COMPUTER, wrong_mcp_answer, wrong_reply
 from tests.e2e.hostile.target import (
     ANSWER_S,
@@ -246,6 +246,7 @@ async def a_computer_behind_smcp_mcp(target: Target, make: Mutator, count: int) 
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(CONNECTIONS, count - start)):
                         group.create_task(one())
-    wanted = {f"client:{method}" for method in OF_A_COMPUTER if not method.startswith("tools/")}
-    assert asked >= wanted | {"client:get_tools", "client:tool_call"}, asked
+    if isinstance(make, Unchanged):  # after a list of tools that cannot be read its office waits half a second
+        wanted = {f"client:{method}" for method in OF_A_COMPUTER if not method.startswith("tools/")}
+        assert asked >= wanted | {"client:get_tools", "client:tool_call"}, asked
     return client.seen

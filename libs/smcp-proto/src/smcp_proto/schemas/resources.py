@@ -258,6 +258,7 @@ class Prompt(Wire):
     title: str | None = absent()
     description: str | None = absent()
     arguments: list[dict[str, Any]] | None = absent()
+    serverId: ServerName | None = absent()  # noqa: N815
 
 
 class PromptMessage(Wire):
