@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway.rooms import repair_and_moves
+from smcp_gateway.rooms import moves
 from smcp_testing.gateway_world import Client, connected, reply
 from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call, gone, in_time, two_gateways
 from smcp_testing.waiting import eventually
@@ -58,7 +58,7 @@ async def test_members_move_to_another_gateway_and_their_office_hears_nothing(na
 async def test_running_calls_end_before_their_members_are_disconnected_and_later_calls_are_refused(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "smcp_gateway.rooms.repair_and_moves")
+    caplog.set_level("INFO", "smcp_gateway.rooms.moves")
     async with (
         two_gateways(nats_url, drain_s=9) as (_, leaving, leave),
         connected(leaving.url) as anna,
@@ -229,7 +229,7 @@ async def test_a_stopping_gateway_refuses_new_connections_with_503(nats_url: str
 async def test_clients_are_sent_away_one_after_the_other(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """None before its turn. How long after it, depends on the machine."""
     many, spread_s = 10, 1.0
-    monkeypatch.setattr(repair_and_moves, "PER_S", many / spread_s)
+    monkeypatch.setattr(moves, "PER_S", many / spread_s)
     async with two_gateways(nats_url) as (_, leaving, leave), AsyncExitStack() as stack:
         here = [await stack.enter_async_context(connected(leaving.url)) for _ in range(many)]
         loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import PROGRESS
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.tool_progress import EVERY_S, SHARE, ProgressThrottle, note_counts
+from smcp_bus.tool_progress import AGE_DIVISOR, EVERY_S, ProgressThrottle, note_counts
 
 WRONG: list[Any] = [
     {},
@@ -102,7 +102,7 @@ def test_the_newest_note_is_sent_and_ever_fewer_are(notes: list[tuple[float, int
         feed.read(progress)
     feed.clock.go_to(feed.clock.now + 3600)
     for (before, _, _), (after, _, _) in pairwise(feed.sent):
-        assert after - before >= max(EVERY_S, before / SHARE) - 1e-9
+        assert after - before >= max(EVERY_S, before / AGE_DIVISOR) - 1e-9
     for _, came, note in feed.sent:
         assert note == {"progress": feed.taken[came - 1]}
     assert not notes or feed.heard[-1] == notes[-1][1]

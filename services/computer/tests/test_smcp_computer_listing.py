@@ -9,16 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_computer.resources.index import (
-    CURSOR_FIELD,
     PAGE_BYTES,
     PAGE_ITEMS,
     Position,
     page_of,
-    read_cursor,
+    read_position,
     with_unique_names,
-    write_cursor,
 )
 from smcp_proto.errors import Malformed
+from smcp_proto.validation import CURSOR_FIELD, write_cursor
 
 Lists = dict[str, list[dict[str, Any]]]
 uris = st.lists(st.text(min_size=1, max_size=3), max_size=250)
@@ -32,7 +31,7 @@ def all_pages(listed: Lists) -> list[list[str]]:
     """The URIs of each page, as a client gets them: with the cursor as text."""
     pages, cursor = [], None
     while True:
-        page = page_of("resources", listed, None if cursor is None else read_cursor(cursor, "resources"))
+        page = page_of("resources", listed, None if cursor is None else read_position(cursor, "resources"))
         pages.append([item["uri"] for item in page.items])
         if page.next is None:
             return pages
@@ -114,7 +113,7 @@ def test_only_the_oversized_item_is_left_out_of_a_page() -> None:
 )  # fmt: skip
 def test_a_cursor_that_cannot_be_read_is_refused_by_its_field(cursor: str) -> None:
     with pytest.raises(Malformed) as refused:
-        read_cursor(cursor, "resources")
+        read_position(cursor, "resources")
     assert refused.value.details["field"] == CURSOR_FIELD
 
 
@@ -123,7 +122,7 @@ def test_a_cursor_that_cannot_be_read_is_refused_by_its_field(cursor: str) -> No
 def test_a_cursor_is_opaque_short_and_reads_back(server: str, begin: int) -> None:
     position = Position("templates", server, begin)
     cursor = write_cursor(position)
-    assert read_cursor(cursor, "templates") == position
+    assert read_position(cursor, "templates") == position
     assert len(cursor) < 4096, "the cursor over all Computers carries it"
     assert cursor.isascii()
 

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import WSCloseCode, web
 
 from smcp_gateway.sockets.packet import ClientPacket, read_packet
-from smcp_gateway.sockets.socketio_server import HEADROOM
 from smcp_gateway.sockets.websocket import BURST, FRAMES, SLICE, VERY_LARGE, Slices
+from smcp_proto.catalog import HEADROOM
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.raw_websocket import CLOSE, CONTINUATION, KIB, PONG, TEXT, RawWebSocket, client_frame
 from smcp_testing.waiting import eventually

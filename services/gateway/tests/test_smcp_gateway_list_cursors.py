@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway.handlers.rooms import read_cursor, write_cursor
+from smcp_gateway.handlers.rooms import office_cursor, read_office_cursor
 from smcp_proto.errors import Malformed
 from smcp_proto.member_names import check_name
 from smcp_proto.schemas.resources import MAX_CURSOR
@@ -95,7 +95,7 @@ def encoded(value: Any) -> str:
 
 def refused(text: str, verb: str = VERB) -> None:
     with pytest.raises(Malformed) as error:
-        read_cursor(text, verb)
+        read_office_cursor(text, verb)
     assert error.value.details["field"] == "payload.params.cursor"
     assert error.value.message == "payload.params.cursor: is no cursor of this list"
 
@@ -103,10 +103,10 @@ def refused(text: str, verb: str = VERB) -> None:
 @pytest.mark.rule("computer.resources.cursor")
 @given(names, inner)
 def test_a_written_cursor_can_be_read(name: str, cursor: str | None) -> None:
-    text = write_cursor(VERB, name, cursor)
+    text = office_cursor(VERB, name, cursor)
     assert text is not None
     assert text.isascii()
-    assert read_cursor(text, VERB) == (name, cursor)
+    assert read_office_cursor(text, VERB) == (name, cursor)
     refused(text, "resources_templates_list")
 
 
@@ -134,5 +134,5 @@ def test_a_deeply_nested_cursor_is_refused() -> None:
 
 
 def test_a_computers_cursor_that_is_too_long_gives_no_office_cursor() -> None:
-    assert write_cursor(VERB, "box", "x" * 6000) is not None
-    assert write_cursor(VERB, "box", "x" * MAX_CURSOR) is None
+    assert office_cursor(VERB, "box", "x" * 6000) is not None
+    assert office_cursor(VERB, "box", "x" * MAX_CURSOR) is None

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult, LeaseRenewal
 from smcp_gateway.app import Gateway
-from smcp_gateway.rooms.repair_and_moves import PER_S, Repair, due
+from smcp_gateway.rooms.memberships import Repair
+from smcp_gateway.rooms.moves import PER_S, due
 from smcp_registry.bucket_watch import Change
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, agent_and_box, call, in_time, two_gateways
@@ -175,7 +176,7 @@ async def test_a_new_client_stays(nats_url: str) -> None:
 async def test_clients_that_came_since_the_last_renewal_send_nobody_away(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "smcp_gateway.rooms.repair_and_moves")
+    caplog.set_level(logging.INFO, "smcp_gateway.rooms.moves")
     settings = {"rebalance_s": 0.1, "lease_s": LONG_LEASE_S}
     async with gateway_world(nats_url, settings=settings) as world:
         (gateway,) = world.gateways

@@ -16,7 +16,7 @@ from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, flat_error, retry_after
 from smcp_agent.rpc import reply_of
 from smcp_proto.backoff import Backoff
-from smcp_proto.catalog import ROOM_S
+from smcp_proto.catalog import GRACE_S, ROOM_S
 from smcp_proto.printable import without_login
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 from smcp_proto.schemas.resources import MISSED
@@ -265,7 +265,9 @@ class Office:
     async def _listed(self, connection: Connection) -> ListRoomRet | None:
         seat = self.seat
         request = ListRoomReq(agent=seat.name, req_id=uuid4().hex, office_id=seat.office_id)
-        reply = await connection.request("server:list_room", request.model_dump(exclude_unset=True), timeout=ROOM_S + 2)
+        reply = await connection.request(
+            "server:list_room", request.model_dump(exclude_unset=True), timeout=ROOM_S + GRACE_S
+        )
         error = flat_error(reply, ("sessions",))
         if isinstance(error, NotInOffice):
             raise ConnectionBroken(error.message, sent=True)

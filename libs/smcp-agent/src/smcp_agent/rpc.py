@@ -21,14 +21,12 @@ from smcp_agent.cache import PASSING, Spawn
 from smcp_agent.connecting.connection import Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_proto.backoff import Backoff
-from smcp_proto.catalog import CATALOG, QUERY_S, TRACE_ID_KEY, trace_id
+from smcp_proto.catalog import CATALOG, GRACE_S, QUERY_S, TRACE_ID_KEY, trace_id
 from smcp_proto.errors import GONE
 from smcp_proto.schemas import ResourceRet
 from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT
 from smcp_proto.validation import malformed, refused
 
-GRACE_S: Final = 2.0
-"""The server side answers 408 at the time-out; the SDK gives up this much later. Closing waits so long for cancels."""
 TOOL_CALL: Final = "client:tool_call"
 
 _CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))

@@ -21,7 +21,8 @@ from pydantic import ValidationError
 from smcp_agent import results
 from smcp_agent.cache import AnswerCache, ToolCache
 from smcp_agent.errors import BadReply, NoAnswer, NotFound
-from smcp_agent.rpc import GRACE_S, RpcClient, checked, mapping_of, replier, request_span
+from smcp_agent.rpc import RpcClient, checked, mapping_of, replier, request_span
+from smcp_proto.catalog import GRACE_S
 from smcp_proto.schemas import PROGRESS, SMCPTool, ToolCallReq, ToolProgress, ToolProgressNotification
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S, ON_BEHALF, OnBehalf
 from smcp_proto.validation import refused

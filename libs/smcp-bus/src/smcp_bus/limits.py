@@ -68,7 +68,7 @@ class Buckets:
         return 0.0
 
 
-SHARE: Final = 4
+OFFICE_DIVISOR: Final = 4
 """An office may always hold a quarter, one largest body: slow peers of one office leave room for three others."""
 
 
@@ -158,7 +158,7 @@ class ByteBudget:
         return None
 
     def _may_hold(self, office: str, size: int) -> bool:
-        if not office or not (held := self._held.get(office)) or SHARE * (held + size) <= self.limit:
+        if not office or not (held := self._held.get(office)) or OFFICE_DIVISOR * (held + size) <= self.limit:
             return True
         return 2 * (self.used + size) <= self.limit
 

@@ -26,6 +26,7 @@ from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import Claim, Joined, LeaseState
 from smcp_bus.tracing import sending
 from smcp_proto.backoff import Backoff, jittered
+from smcp_proto.catalog import ROOM_S
 from smcp_proto.errors import ErrorBody, Internal, NotAllowed, SmcpError, Unavailable, error_of
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import ListRoomRet
@@ -34,8 +35,6 @@ from smcp_service.lifecycle import set_within
 
 Model = TypeVar("Model", bound=BaseModel)
 
-ROOM_S: Final = 10.0
-"""How long a request takes at most, tries included (seconds); no longer than a lease."""
 CONFIRM_S: Final = ROOM_S / 4
 """Two confirmations fit into the 5 s that a call waits for a Computer which is being confirmed."""
 AGAIN_S: Final = 0.1
@@ -70,6 +69,7 @@ class RegistryClient:
         self.process = process
         self._proof = secrets.token_hex(16)
         self.room_s = min(ROOM_S, lease_s)
+        """How long a request takes at most (seconds)."""
 
     async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
         """`body` is the EnterOfficeReq as it came.

@@ -17,7 +17,7 @@ from smcp_proto.schemas.tools import ToolProgress
 
 EVERY_S: Final = 0.1
 """The least time between two notes of one call."""
-SHARE: Final = 40
+AGE_DIVISOR: Final = 40
 """The least time is also this part of the call's age (1/40), so an hour has 320 notes: nats-server lets a Computer send
 512 messages to one reply subject."""
 MAX_NOTE_BYTES: Final = 8 * 1024
@@ -99,7 +99,7 @@ class ProgressThrottle:
             self._counts["dropped"] += 1
             return
         now = self._loop.time()
-        self._next_at = now + max(EVERY_S, (now - self._began) / SHARE)
+        self._next_at = now + max(EVERY_S, (now - self._began) / AGE_DIVISOR)
         self._counts["sent"] += 1
         fields = note.model_dump(include=_FIELDS, exclude_none=True)
         if note.message is not None:

@@ -40,10 +40,18 @@ class Ack(Enum):
     """A notification: receivers do not acknowledge it. A client that may send it gets the ack of `NOTHING`."""
 
 
+NAMESPACE: Final = "/smcp"
+"""Of Socket.IO."""
+ENVELOPE_BYTES: Final = 64
+"""What a packet adds to the JSON of its argument, at most: types, the namespace, an id."""
+HEADROOM: Final = 64 * 1024
+"""Bytes by which a message may exceed the limit of a payload (`SMCP_MAX_PAYLOAD`), so that 413 can answer it."""
 QUERY_S: Final = 30.0
-"""For a query to a Computer."""
+"""How long a query to a Computer may take (seconds)."""
 ROOM_S: Final = 10.0
-"""For a query to the registry."""
+"""The same of a query to the registry, tries included."""
+GRACE_S: Final = 2.0
+"""How much longer a client waits (seconds): the server side answers 408 in time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping
+from base64 import b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
 from math import isinf
 from typing import Any, Final
 
 from pydantic import Discriminator, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json, to_json
 
 from smcp_proto.errors import Malformed
 
@@ -105,6 +106,20 @@ def by_type(*known: str) -> Discriminator:
         custom_error_type=UNKNOWN_TYPE,
         custom_error_message=f"unknown or missing type; known are {', '.join(known)}",
     )
+
+
+CURSOR_FIELD: Final = "payload.params.cursor"
+
+
+def write_cursor(position: Sequence[str | int | None]) -> str:
+    """The text by which a list goes on at that position."""
+    return urlsafe_b64encode(to_json(position)).decode().rstrip("=")
+
+
+def read_cursor(cursor: str) -> Any:
+    """What `write_cursor` was given, or what somebody else wrote. Raises ValueError: it is no cursor."""
+    raw = cursor.encode("ascii")
+    return from_json(b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True))
 
 
 HALF: Final = "holds half of a surrogate pair, which no text has"

@@ -38,6 +38,7 @@ CHUNK: Final = 128
 CHUNKS: Final = 256
 """Chunks beyond that which a connection may send: 3 ms."""
 SHUTDOWN_S: Final = 1.0
+"""How long an answer may hold up the end of the process."""
 CONTINUE: Final = "100-continue"
 """`Expect`'s only value (RFC 9110, 10.1.1)."""
 UNCHECKED: Final = frozenset({"/livez", "/readyz"})

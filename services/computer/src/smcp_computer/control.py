@@ -29,6 +29,7 @@ from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import Malformed
 from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.base import AgentCallData
+from smcp_service.http_limits import SHUTDOWN_S
 from smcp_service.settings import SettingsError
 
 _log = logging.getLogger("smcp_computer.control")
@@ -37,8 +38,6 @@ LOCAL: Final = "user of this host"
 """The name of whoever calls by the socket, in the log and in questions."""
 SETTLE_S: Final = 10.0
 """How long a command waits for the server that it starts: its user wants to see whether it works."""
-SHUTDOWN_S: Final = 1.0
-"""How long an answer may hold up the end of the process."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

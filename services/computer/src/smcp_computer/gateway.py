@@ -6,13 +6,13 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 from pydantic import ValidationError
 
 from smcp_agent.connecting.connection import Connection, ConnectionBroken
 from smcp_agent.connecting.link import Addresses, Link, delay
-from smcp_agent.connecting.options import ConnectionOptions, Token
+from smcp_agent.connecting.options import ROUND_A_BODY, ConnectionOptions, Token
 from smcp_agent.errors import flat_error
 from smcp_bus import exact_json
 from smcp_bus.bus import ConnectionLost, NotConnected, RequestTimedOut
@@ -32,11 +32,6 @@ from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS
 from smcp_service.lifecycle import background
 
 _log = logging.getLogger("smcp_computer.gateway")
-
-ROUND_A_BODY: Final = 4 * 1024 * 1024
-"""Bytes that a message may have beside the request in it."""
-ASK_S: Final = 12.0
-"""The gateway has 10 s for a query about the room, and for an update."""
 
 
 @asynccontextmanager
@@ -169,7 +164,7 @@ class GatewayMembership:
         if connection is None:
             raise NotConnected("there is no connection with a gateway now")
         try:
-            reply = await connection.request(event, exact_json.read(body), timeout=ASK_S)
+            reply = await connection.request(event, exact_json.read(body), timeout=catalog.ROOM_S + catalog.GRACE_S)
         except ConnectionBroken as broken:
             raise (ConnectionLost if broken.sent else NotConnected)(broken.reason) from None
         except TimeoutError:

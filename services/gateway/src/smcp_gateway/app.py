@@ -24,9 +24,9 @@ from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.rooms import ListResources, Rooms, alive, metered, resource_updated
 from smcp_gateway.http_server import HttpServer, open_http_server
-from smcp_gateway.rooms.memberships import Memberships
+from smcp_gateway.rooms.memberships import Memberships, Repair
+from smcp_gateway.rooms.moves import Moves
 from smcp_gateway.rooms.offices import Generations, Offices
-from smcp_gateway.rooms.repair_and_moves import Moves, Repair
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer

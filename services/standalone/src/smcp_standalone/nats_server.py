@@ -50,7 +50,7 @@ RESPONSE_EXPIRES_S: Final = MAX_TIMEOUT_S + 60
 """How long a Computer may answer: the longest call, and a minute."""
 RESPONSES: Final = 512
 """Messages that a Computer may send to one reply subject: an answer, up to 320 notes of progress
-(`smcp_bus.tool_progress.SHARE`), and the pulls of a request: 8 MiB are 16 to 32 of them."""
+(`smcp_bus.tool_progress.AGE_DIVISOR`), and the pulls of a request: 8 MiB are 16 to 32 of them."""
 _START_S: Final = 20.0
 """A store with much data takes seconds to be read."""
 _STOP_S: Final = 5.0

@@ -14,12 +14,12 @@ from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.connecting.options import ConnectionOptions
-from smcp_agent.connecting.transport import HEADROOM, HttpSession, JsonText, WireJson, packet_class, reason
+from smcp_agent.connecting.transport import HttpSession, JsonText, WireJson, packet_class, reason
 from smcp_agent.errors import CannotConnect, SmcpError, Unavailable, flat_error
+from smcp_proto.catalog import HEADROOM, NAMESPACE
 from smcp_proto.errors import ANSWER_TOO_LARGE, CUT_OFF, NOTHING_BEGUN, TooLarge
 from smcp_proto.printable import without_login
 
-NAMESPACE: Final = "/smcp"
 CUT_OFF_REPLIES: Final = 3
 """So many 503 in a row of a gateway without NATS are more than the moment in which it connects again."""
 CLOSE_S: Final = 1.0

@@ -31,13 +31,12 @@ from smcp_agent.errors import (
     without_traceback,
 )
 from smcp_proto.backoff import Backoff, jittered
+from smcp_proto.catalog import GRACE_S, ROOM_S
 from smcp_proto.errors import ERRORS, read_refusal
 from smcp_proto.printable import without_login
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 from smcp_proto.schemas.rooms import RESTARTS
 
-JOIN_S: Final = 12.0
-"""The server side has 10 s for a join."""
 LEAVE_S: Final = 5.0
 """Before the answer, the next Agent of this name may be refused: a busy gateway needs seconds. Longer is of no use: a
 client that goes away is noticed without it, too."""
@@ -336,7 +335,7 @@ class Link:
     async def _join(self, connection: Connection) -> None:
         self.listener.joining()
         place = self.place.model_dump(exclude_unset=True)
-        ack = await connection.request("server:join_office", place, timeout=JOIN_S)
+        ack = await connection.request("server:join_office", place, timeout=ROOM_S + GRACE_S)
         _check_joined(ack, self.place)
 
     def _set(self, connection: Connection | None) -> None:

@@ -22,8 +22,9 @@ from smcp_proto.validation import refused
 
 MAX_PAYLOAD: Final = 32 * 1024 * 1024
 """Bytes: the services' default of `SMCP_MAX_PAYLOAD`."""
-MAX_MESSAGE: Final = MAX_PAYLOAD + 4 * 1024 * 1024
-"""Bytes: the same, and 4 MiB for the rest of the message."""
+ROUND_A_BODY: Final = 4 * 1024 * 1024
+"""Bytes that a message may have beside a payload."""
+MAX_MESSAGE: Final = MAX_PAYLOAD + ROUND_A_BODY
 CONNECT_S: Final = 10.0
 """How long one gateway may take until it has connected; the next one is tried then."""
 

@@ -17,12 +17,9 @@ import aiohttp
 from socketio.packet import Packet
 
 from smcp_agent.errors import Malformed, TooLarge
+from smcp_proto.catalog import ENVELOPE_BYTES, HEADROOM
 from smcp_proto.validation import HALF
 
-ENVELOPE_BYTES: Final = 64
-"""Round the JSON of a message: the types of both packets, the namespace, an id."""
-HEADROOM: Final = 64 * 1024
-"""A gateway takes messages of so many bytes above its limit (`SMCP_MAX_PAYLOAD`), to answer them with 413."""
 NO_GATEWAY: Final = "is not an A2C-SMCP gateway"
 NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 """Ten years: a time-out of python-engineio that has to be a number, and is not to be used."""

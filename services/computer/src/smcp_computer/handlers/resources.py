@@ -29,9 +29,8 @@ from smcp_computer.resources.index import (
     PAGE_BYTES,
     ResourceIndex,
     page_of,
-    read_cursor,
+    read_position,
     with_unique_names,
-    write_cursor,
 )
 from smcp_computer.resources.routing import Budget, Routes
 from smcp_computer.resources.subscriptions import Subscriptions
@@ -55,7 +54,7 @@ from smcp_proto.schemas.resources import (
 )
 from smcp_proto.tool_results import with_meta
 from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of
-from smcp_proto.validation import malformed, refused
+from smcp_proto.validation import malformed, refused, write_cursor
 from smcp_service.lifecycle import Background
 
 LEFT_OUT: Final = "a2c_skipped_servers"
@@ -176,7 +175,7 @@ class ResourceHandlers:
     async def _page(self, kind: Kind, params: ListParams | None, request: RequestEnvelope, call: Call) -> Answered:
         server = request.serverId
         cursor = params.cursor if params is not None else None
-        after = None if cursor is None else read_cursor(cursor, kind, server)
+        after = None if cursor is None else read_position(cursor, kind, server)
         begin = "" if after is None else after.server
         items, left_out = await self._routes(call).lists(kind, server, begin=begin)
         if kind == "templates" and server is None:

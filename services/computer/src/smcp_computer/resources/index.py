@@ -7,7 +7,6 @@ survives restarts of that server. Where the list changes between two pages, an i
 """
 
 import asyncio
-import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import mcp_types as types
-import orjson
 
 from smcp_bus import exact_json
 from smcp_computer.mcp import events
@@ -24,7 +22,7 @@ from smcp_computer.mcp.resources import LISTS, REQUEST_S, Json, Kind, Lists, Res
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
 from smcp_proto.finder import Document
 from smcp_proto.uris import DPE, DpeUri, WindowUri, host_of, scheme_of, window_uri, without_query
-from smcp_proto.validation import refused
+from smcp_proto.validation import CURSOR_FIELD, read_cursor, refused
 from smcp_service.lifecycle import Background
 
 OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_templates_list")
@@ -82,8 +80,6 @@ def _listed(server: str, uri: str, resource: Json) -> Document | None:
 
 
 NOTHING: Final = Listing()
-
-CURSOR_FIELD: Final = "payload.params.cursor"
 
 PAGE_ITEMS: Final = 100
 PAGE_BYTES: Final = 1024 * 1024
@@ -275,16 +271,11 @@ class Position(NamedTuple):
     begin: int
 
 
-def write_cursor(position: Position) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps(list(position))).decode().rstrip("=")
-
-
-def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
+def read_position(cursor: str, kind: Kind, server: str | None = None) -> Position:
     """Read a cursor of a list of that kind, of one server or (None) of all. Raises Malformed: it is none that
-    `write_cursor` gave for such a list; `details.field` is `payload.params.cursor`."""
+    `write_cursor` made of a position in such a list; `details.field` is `payload.params.cursor`."""
     with suppress(ValueError):
-        raw = cursor.encode("ascii")
-        match orjson.loads(base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)):
+        match read_cursor(cursor):
             case [str(of_kind), str(of), int(begin)] if of_kind == kind and server in (None, of) and begin >= 0:
                 return Position(kind, of, begin)
     raise refused(CURSOR_FIELD, "is no cursor of this list")

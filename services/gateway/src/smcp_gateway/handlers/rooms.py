@@ -5,15 +5,12 @@ Computer that cannot be listed is left out and reported.
 """
 
 import asyncio
-import base64
-import binascii
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import orjson
 from pydantic import BaseModel
 
 from smcp_auth.grants import decide
@@ -25,9 +22,8 @@ from smcp_bus.outbox import UPDATED, Key
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, capabilities_text
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
-from smcp_gateway.rooms.memberships import Memberships
+from smcp_gateway.rooms.memberships import Memberships, Repair
 from smcp_gateway.rooms.offices import Offices
-from smcp_gateway.rooms.repair_and_moves import Repair
 from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Membership, Sessions
 from smcp_proto import schemas
@@ -35,7 +31,7 @@ from smcp_proto.errors import NOT_A_MEMBER, Internal, Malformed, NotFound, NotIn
 from smcp_proto.member_names import check_name
 from smcp_proto.schemas.resources import MAX_CURSOR
 from smcp_proto.schemas.rooms import RESTARTS
-from smcp_proto.validation import refused
+from smcp_proto.validation import CURSOR_FIELD, read_cursor, refused, write_cursor
 
 SHARE_S: Final = 5.0
 """How long one Computer may take (seconds)."""
@@ -48,35 +44,26 @@ _log: Final = logging.getLogger("smcp_gateway.list_resources")
 Request = schemas.ListResourcesReq | schemas.ListResourceTemplatesReq
 
 
-FIELD: Final = "payload.params.cursor"
 _MARK: Final = "office"
 
 
-def write_cursor(verb: str, computer: str, inner: str | None) -> str | None:
+def office_cursor(verb: str, computer: str, inner: str | None) -> str | None:
     """A list goes on at the Computer's cursor `inner`, or after that Computer (None). Returns None: too long."""
-    fields = orjson.dumps([_MARK, verb, computer, inner])
-    text = base64.urlsafe_b64encode(fields).rstrip(b"=").decode()
+    text = write_cursor([_MARK, verb, computer, inner])
     return text if len(text) <= MAX_CURSOR else None
 
 
-def read_cursor(text: str, verb: str) -> tuple[str, str | None]:
+def read_office_cursor(text: str, verb: str) -> tuple[str, str | None]:
     """The Computer and its own cursor. Raises Malformed: no cursor of this list."""
-    try:
-        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-        fields: Any = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-    except (UnicodeEncodeError, binascii.Error, orjson.JSONDecodeError):
-        raise unreadable() from None
-    match fields:
-        case [mark, str(of), str(computer), str() | None as inner] if (mark, of) == (_MARK, verb):
-            try:
+    with suppress(ValueError):
+        match read_cursor(text):
+            case [mark, str(of), str(computer), str() | None as inner] if (mark, of) == (_MARK, verb):
                 return check_name(computer), inner
-            except ValueError:
-                raise unreadable() from None
     raise unreadable()
 
 
 def unreadable() -> Malformed:
-    return refused(FIELD, "is no cursor of this list")
+    return refused(CURSOR_FIELD, "is no cursor of this list")
 
 
 @dataclass(eq=False, repr=False)
@@ -93,7 +80,7 @@ class ListResources:
         if request.computerId is not None:
             return await self.relay(request, call)
         params = request.payload.params
-        cursor = read_cursor(params.cursor, call.row.verb) if params is not None and params.cursor is not None else None
+        cursor = None if params is None or params.cursor is None else read_office_cursor(params.cursor, call.row.verb)
         office = self.offices.get(call.caller.office or "")
         if office is None:
             raise NotInOffice(NOT_A_MEMBER)
@@ -113,10 +100,10 @@ class ListResources:
             name, inner = rest[0]
             page = await self._ask(request, call, name, inner, left_out)
             following = None if page is None else page["payload"]["result"].get("nextCursor") or None
-            if following is not None and (following == inner or not (cursor := write_cursor(verb, name, following))):
+            if following is not None and (following == inner or not (cursor := office_cursor(verb, name, following))):
                 self._leave_out(name, left_out)  # the same cursor again, or too long a one: for the rest of its list
             if cursor is None and len(rest) > 1:
-                cursor = write_cursor(verb, name, None)
+                cursor = office_cursor(verb, name, None)
             page = page and {**page, "computerId": name}
         return _reply(request, page or {"payload": {"result": {ITEMS[verb]: []}}}, cursor, left_out)
 
@@ -132,7 +119,7 @@ class ListResources:
             if session is not None and len(answer.body) <= largest_reply(session.max_message):
                 return await read_page(answer.body, call.row.verb)
         except SmcpError as error:
-            if inner is not None and isinstance(error, Malformed) and error.details.get("field") == FIELD:
+            if inner is not None and isinstance(error, Malformed) and error.details.get("field") == CURSOR_FIELD:
                 raise unreadable() from None
             if isinstance(error, NotFound) or error.details.get("smcp_code") == SmcpCode.NOT_SUPPORTED:
                 return None

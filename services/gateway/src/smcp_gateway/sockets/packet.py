@@ -14,13 +14,8 @@ from socketio import packet as sio
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Answer, failed
 from smcp_proto import tool_results
-from smcp_proto.catalog import SAID_AS, Ack, Row
+from smcp_proto.catalog import ENVELOPE_BYTES, SAID_AS, Ack, Row
 from smcp_proto.errors import REQUEST_TOO_LARGE, ErrorBody, Malformed, SmcpError, TooLarge, refusal
-
-NAMESPACE: Final = "/smcp"
-
-ENVELOPE_BYTES: Final = 64
-"""What a packet adds to the JSON of its argument, at most."""
 
 LARGE: Final = exact_json.SMALL_BYTES
 """Bytes from which a message waits: to a client that has unread ones, or of one that is above its quota of bytes."""

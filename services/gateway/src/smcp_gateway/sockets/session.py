@@ -8,18 +8,19 @@ from itertools import count
 from typing import Final
 
 from aiohttp import web
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from smcp_auth.grants import Principal, Quota
 from smcp_auth.quotas import CountedIn
 from smcp_bus import exact_json
-from smcp_bus.callers import CALLER_KEY, Caller, SeatKey
+from smcp_bus.callers import Caller, SeatKey
 from smcp_bus.limits import Rate
 from smcp_bus.registry_contract import AliveQuestion, Claim
 from smcp_gateway.sockets.engine import SendQueue
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED
 from smcp_proto.errors import RateLimited, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
-from smcp_proto.validation import refused
+from smcp_proto.validation import malformed, refused
 
 VERSION_PARAMETER: Final = "a2c_version"
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
@@ -231,23 +232,31 @@ class Sessions:
         return bool(seats) if question.office is None else named in seats
 
 
-def greeting(request: web.Request, auth: object, most: int) -> tuple[int, int, bool, str | None, str | None]:
-    """What a client says when it connects, by the first request and CONNECT's `auth`: bytes of the largest message that
-    it takes, JSON values of an answer (by default and at most `most`), whether it reads flat errors, its `caller_key`,
-    and its version. Raises TooLarge, Malformed."""
-    fields = {} if auth is None else auth
-    if fields == OVERSIZED:
+class ClientOptions(BaseModel):
+    """What a client says of itself in CONNECT's `auth`; its token is for `smcp_gateway.auth`."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    max_message: PositiveInt = DEFAULT_MAX_MESSAGE
+    """Bytes of the largest message that it takes."""
+    max_values: PositiveInt
+    """JSON values of an answer."""
+    flat_errors: bool = False
+    caller_key: str | None = None
+    a2c_version: str | None = None
+    """Of the first request."""
+
+
+def client_options(request: web.Request, auth: object, most: int) -> ClientOptions:
+    """`max_values` are by default and at most `most`. Raises TooLarge, Malformed."""
+    if auth == OVERSIZED:
         raise TooLarge(f"auth: is longer than {AUTH_BYTES} bytes", details={"field": "auth", "limit": AUTH_BYTES})
-    if not isinstance(fields, dict):
+    if not isinstance(auth, dict | None):
         raise refused("auth", "is not a JSON object")
-    max_message, max_values = fields.get("max_message", DEFAULT_MAX_MESSAGE), fields.get("max_values", most)
-    for name, limit in (("max_message", max_message), ("max_values", max_values)):
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
-            raise refused(f"auth.{name}", "is not a positive integer")
-    flat_errors = fields.get("flat_errors", False)
-    if not isinstance(flat_errors, bool):
-        raise refused("auth.flat_errors", "is not true or false")
-    caller_key = fields.get(CALLER_KEY)
-    if not (caller_key is None or isinstance(caller_key, str)):
-        raise refused(f"auth.{CALLER_KEY}", "is not a string")
-    return max_message, min(most, max_values), flat_errors, caller_key, request.query.get(VERSION_PARAMETER)
+    try:
+        said = ClientOptions.model_validate({"max_values": most, **(auth or {}), "a2c_version": None})
+    except ValidationError as error:
+        wrong = malformed(error).details
+        raise refused(f"auth.{wrong['field']}", wrong["reason"]) from None
+    version = request.query.get(VERSION_PARAMETER)
+    return said.model_copy(update={"max_values": min(most, said.max_values), "a2c_version": version})

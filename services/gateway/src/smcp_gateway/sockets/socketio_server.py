@@ -25,15 +25,13 @@ from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets import packet
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import LARGE, ClientEvent, Frame, ack_frame
-from smcp_gateway.sockets.session import MAX_REPLIES, PROGRESS_EVENTS, Session, Sessions, greeting
+from smcp_gateway.sockets.session import MAX_REPLIES, PROGRESS_EVENTS, Session, Sessions, client_options
 from smcp_proto import catalog, errors
-from smcp_proto.catalog import Row
+from smcp_proto.catalog import HEADROOM, NAMESPACE, Row
 from smcp_proto.errors import SmcpError, Unavailable
 from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_service.http_limits import of_member
 
-HEADROOM: Final = 64 * 1024
-"""Bytes by which a message may exceed the limit of a payload, so that it can be answered with 413."""
 WAITING_BYTES: Final = 8 * 1024 * 1024
 """Unread bytes that a client may have beside one largest message; above that the client is cut off."""
 REQUEST_LIMIT_DIVISOR: Final = 4
@@ -96,9 +94,9 @@ class SocketIoServer:
         logger = logging.getLogger("smcp_gateway.socketio")
         logger.setLevel(logging.ERROR)
         untyped: Any = socketio.AsyncServer
-        self._sio = untyped(namespaces=[packet.NAMESPACE], logger=logger, engineio_logger=logger)
-        self._sio.on("connect", self._on_connect, namespace=packet.NAMESPACE)
-        self._sio.on("disconnect", self._on_disconnect, namespace=packet.NAMESPACE)
+        self._sio = untyped(namespaces=[NAMESPACE], logger=logger, engineio_logger=logger)
+        self._sio.on("connect", self._on_connect, namespace=NAMESPACE)
+        self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
         handlers = self._sio.eio.handlers
         self._opened, self._ended, self._sio_packet = (handlers[name] for name in ("connect", "disconnect", "message"))
         self.engine = self._sio.eio = Engine(
@@ -164,14 +162,14 @@ class SocketIoServer:
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
         request: web.Request = environ["aiohttp.request"]
-        engine_id = self._sio.manager.eio_sid_from_sid(sid, packet.NAMESPACE)
+        engine_id = self._sio.manager.eio_sid_from_sid(sid, NAMESPACE)
         try:
-            options = greeting(request, auth, self._max_values)
+            options = client_options(request, auth, self._max_values).model_dump()
             principal = None if self._authenticator is None else await admit(self._authenticator, request, auth)
             send_queue = self.engine.send_queue(engine_id)
             if send_queue is None:
                 raise Unavailable("the connection ended while its token was checked")
-            session = Session(sid, engine_id, *options, principal, address=self._source(request))
+            session = Session(sid, engine_id, **options, principal=principal, address=self._source(request))
             session.send_queue = send_queue
             session.max_reply_bytes = MAX_REPLIES * self._max_payload
             self._quotas.connected(session)
@@ -232,7 +230,7 @@ class SocketIoServer:
         return None
 
     async def _leave_namespace(self, session: Session) -> None:
-        await self._sio_packet(session.engine_id, f"1{packet.NAMESPACE},")
+        await self._sio_packet(session.engine_id, f"1{NAMESPACE},")
         if self.engine.send_queue(session.engine_id) is not None:
             self._unauthenticated.opened(session.engine_id, session.address)
 
