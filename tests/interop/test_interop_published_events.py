@@ -25,13 +25,7 @@ def write_skill(home: Path, name: str, text: str) -> None:
     (folder / "SKILL.md").write_text(f"---\nname: {name}\ndescription: how to {name}\n---\n{text}")
 
 
-@pytest.mark.rule(
-    "answers.unknown.client.get_resources",
-    "answers.unknown.client.get_skills",
-    "answers.unknown.client.get_skill",
-    "answers.unknown.client.get_blob",
-    "answers.unknown.client.put_blob",
-)
+@pytest.mark.rule("answers.unknown.client.{get_resources,get_skills,get_skill,get_blob,put_blob}")
 @pytest.mark.parametrize("kind", SELDOM)
 async def test_resources_skills_and_blobs_pass_in_both_directions(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     write_skill(tmp_path, "wave", "Lift a hand.")

@@ -17,9 +17,7 @@ def results() -> Results:
     return Results(run_s=60)
 
 
-@pytest.mark.rule(
-    "data-structures.ToolMeta.ret_object_mapper.meaning", "data-structures.BaseMCPServerConfig.vrl.meaning"
-)
+@pytest.mark.rule("data-structures.{ToolMeta.ret_object_mapper.meaning,BaseMCPServerConfig.vrl.meaning}")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: ",".join(example.get("mapper", ["vrl"])))
 async def test_an_example_of_the_guide_comes_out_as_it_says(example: dict[str, Any], results: Results) -> None:
     mapper, vrl, returned = example.get("mapper"), example.get("vrl"), example["returned"]

@@ -177,11 +177,8 @@ def test_every_channel_declares_the_parameters_of_its_address(published: dict[st
 
 
 @pytest.mark.rule(
-    "events.list.client:tool_call.sender",
-    "events.list.client:get_config.sender",
-    "events.list.client:get_tools.sender",
-    "events.list.client:get_desktop.sender",
-    "events.list.client:get_finder.sender",
+    "events.list.{client:tool_call.sender,client:get_config.sender,client:get_tools.sender}",
+    "events.list.{client:get_desktop.sender,client:get_finder.sender}",
 )
 @pytest.mark.parametrize("row", [row for row in ROWS if row not in native_updates()], ids=lambda row: row.event)
 def test_every_event_is_documented_with_its_senders_and_acknowledgement(row: Row, published: dict[str, Any]) -> None:

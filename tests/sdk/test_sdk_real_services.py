@@ -31,13 +31,7 @@ def agent_in(system: System, name: str = "bot", **options: Any) -> SmcpAgent:
     return SmcpAgent(system.url, office=OFFICE, name=name, **options)
 
 
-@pytest.mark.rule(
-    "events.tool_call.flow",
-    "events.flow.call.4",
-    "events.flow.discovery.6",
-    "computer.architecture.9",
-    "computer.call.8",
-)
+@pytest.mark.rule("events.{tool_call.flow,flow.call.4,flow.discovery.6}", "computer.{architecture.9,call.8}")
 async def test_tools_are_listed_called_and_fail_as_results(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
         assert agent.computers() == [COMPUTER]
@@ -75,13 +69,8 @@ async def test_20_mb_pass_and_40_mb_are_refused_in_both_directions(nats_url: str
 
 
 @pytest.mark.rule(
-    "events.notify.enter_office.advice",
-    "events.notify.update_tool_list.advice",
-    "events.flow.discovery.2",
-    "events.flow.discovery.3",
-    "events.flow.discovery.7",
-    "events.should.agent.enter",
-    "events.should.agent.update_tool_list",
+    "events.{notify.enter_office.advice,notify.update_tool_list.advice,flow.discovery.2,flow.discovery.3}",
+    "events.{flow.discovery.7,should.agent.enter,should.agent.update_tool_list}",
 )
 async def test_changed_tools_and_a_returning_computer_are_events(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:

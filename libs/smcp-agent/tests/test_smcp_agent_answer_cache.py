@@ -75,8 +75,7 @@ async def test_an_error_is_raised_and_not_cached() -> None:
 
 
 @pytest.mark.rule(
-    "events.notify.update_desktop.advice",
-    "events.notify.update_finder.advice",
+    "events.notify.{update_desktop.advice,update_finder.advice}",
     "events.should.agent.update_finder",
     "desktop.events.agent",
     "finder.changes.agent",

@@ -32,9 +32,7 @@ async def told(agent: SmcpAgent, gateway: FakeGateway, event: str, data: JsonObj
     return said
 
 
-@pytest.mark.rule(
-    "computer.resources.agent.list_changed", "computer.resources.agent.updated", "computer.resources.agent.cache"
-)
+@pytest.mark.rule("computer.resources.agent.{list_changed,updated,cache}")
 async def test_a_list_is_cached_until_a_notification_outdates_it() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -96,10 +94,8 @@ async def test_an_incomplete_list_is_returned_but_not_cached(skipped: JsonObject
 
 
 @pytest.mark.rule(
-    "events.notify.update_finder.advice",
-    "events.should.agent.update_finder",
-    "finder.navigation.own",
-    "finder.changes.agent",
+    "events.{notify.update_finder.advice,should.agent.update_finder}",
+    "finder.{navigation.own,changes.agent}",
 )
 async def test_a_page_of_documents_is_cached_until_a_change_is_announced() -> None:
     async with fake_gateway() as gateway:

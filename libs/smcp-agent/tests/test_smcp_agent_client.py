@@ -259,20 +259,10 @@ async def test_a_cancel_arrives_also_when_the_agent_is_closed_right_after_it() -
 
 
 @pytest.mark.rule(
-    "events.classes.notify.optional",
-    "events.notify.enter_office.advice",
-    "events.notify.update_config.advice",
-    "events.notify.update_tool_list.advice",
-    "events.notify.update_desktop.heard",
-    "events.flow.discovery.3",
-    "events.flow.discovery.7",
-    "events.flow.config.2",
-    "events.flow.config.3",
-    "events.flow.desktop.4",
-    "events.should.agent.enter",
-    "events.should.agent.leave",
-    "events.should.agent.update_config",
-    "events.should.agent.update_tool_list",
+    "events.{classes.notify.optional,notify.enter_office.advice,notify.update_config.advice}",
+    "events.{notify.update_tool_list.advice,notify.update_desktop.heard,flow.discovery.3}",
+    "events.{flow.discovery.7,flow.config.2,flow.config.3,flow.desktop.4,should.agent.enter}",
+    "events.{should.agent.leave,should.agent.update_config,should.agent.update_tool_list}",
 )
 async def test_notifications_become_events_and_keep_the_tools_up_to_date() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:

@@ -202,9 +202,7 @@ async def test_step_1_lists_the_documents_with_their_pages(nats_url: str) -> Non
         await lists_the_documents_with_their_pages(agent)
 
 
-@pytest.mark.rule(
-    "finder.navigation.step_2", "finder.navigation.step_2.count", "finder.versus.access", "finder.practice.on_demand"
-)
+@pytest.mark.rule("finder.{navigation.step_2,navigation.step_2.count,versus.access,practice.on_demand}")
 async def test_step_2_opens_a_document_with_its_metadata_and_its_index(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
         await opens_a_document_with_its_metadata_and_its_index(agent)
@@ -222,12 +220,7 @@ async def test_step_4_shows_an_element_whole(nats_url: str) -> None:
         await shows_an_element_whole(agent)
 
 
-@pytest.mark.rule(
-    "finder.navigation.no_tools",
-    "finder.navigation.step_2.count",
-    "finder.navigation.all",
-    "finder.overview.progressive",
-)
+@pytest.mark.rule("finder.navigation.{no_tools,step_2.count,all}", "finder.overview.progressive")
 async def test_the_whole_example_goes_through_all_pages_of_a_document(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
         await goes_through_all_pages_of_a_document(agent)
@@ -241,27 +234,11 @@ async def test_an_agent_may_make_a_tool_of_its_own_of_it_and_have_templates_comp
 
 
 @pytest.mark.rule(
-    "finder.overview.progressive",
-    "finder.versus.interaction",
-    "finder.levels.1",
-    "finder.levels.2",
-    "finder.levels.3",
-    "finder.query.passed",
-    "finder.scope.read",
-    "finder.reason.tools",
-    "finder.reason.data",
-    "finder.navigation.own_tool",
-    "finder.navigation.native",
-    "finder.completion.chain",
-    "finder.completion.example.doc_ref",
-    "finder.completion.example.page_index",
-    "finder.completion.example.element_id",
-    "finder.completion.fields",
-    "finder.completion.prefix",
-    "finder.practice.on_demand",
-    "finder.practice.page_count",
-    "finder.practice.categories",
-    "finder.practice.completion",
+    "finder.{overview.progressive,versus.interaction,levels.1,levels.2,levels.3,query.passed,scope.read}",
+    "finder.{reason.tools,reason.data,navigation.own_tool,navigation.native,completion.chain}",
+    "finder.{completion.example.doc_ref,completion.example.page_index,completion.example.element_id}",
+    "finder.{completion.fields,completion.prefix,practice.on_demand,practice.page_count}",
+    "finder.{practice.categories,practice.completion}",
 )
 async def test_a_native_computer_serves_the_documents_without_a_tool_for_them(nats_url: str) -> None:
     async with navigating_natively(nats_url) as agent:

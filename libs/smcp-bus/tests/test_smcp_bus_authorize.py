@@ -70,11 +70,7 @@ def test_a_member_may_speak_for_itself_in_its_office(event: str, caller: Caller,
 
 
 @pytest.mark.rule(
-    "answers.errors.403",
-    "answers.rooms.role-fixed",
-    "answers.rooms.name-fixed",
-    "answers.who.computer",
-    "answers.who.other-fields",
+    "answers.{errors.403,rooms.role-fixed,rooms.name-fixed,who.computer,who.other-fields}",
     "answers.who.client-events",
 )
 @pytest.mark.parametrize(("event", "caller", "request_", "error", "field"), REFUSED)

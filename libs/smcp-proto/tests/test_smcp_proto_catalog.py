@@ -88,54 +88,28 @@ verbs = st.from_regex(r"[a-z][a-z0-9_]{0,63}", fullmatch=True)
 
 
 @pytest.mark.rule(
-    "events.classes.server.must",
-    "events.list.client:tool_call.request",
-    "events.list.client:tool_call.reply",
-    "events.list.client:tool_call.sender",
-    "events.list.client:get_config.request",
-    "events.list.client:get_config.reply",
-    "events.list.client:get_config.sender",
-    "events.list.client:get_tools.request",
-    "events.list.client:get_tools.reply",
-    "events.list.client:get_tools.sender",
-    "events.list.client:get_desktop.request",
-    "events.list.client:get_desktop.reply",
-    "events.list.client:get_desktop.sender",
-    "events.list.client:get_finder.request",
-    "events.list.client:get_finder.reply",
-    "events.list.client:get_finder.sender",
-    "events.list.server:join_office.request",
-    "events.list.server:join_office.sender",
-    "events.list.server:leave_office.request",
-    "events.list.server:leave_office.sender",
-    "events.list.server:update_config.request",
-    "events.list.server:update_config.sender",
-    "events.list.server:update_tool_list.request",
-    "events.list.server:update_tool_list.sender",
-    "events.list.server:update_desktop.request",
-    "events.list.server:update_desktop.sender",
-    "events.list.server:update_finder.request",
-    "events.list.server:update_finder.sender",
-    "events.list.server:tool_call_cancel.request",
-    "events.list.server:tool_call_cancel.sender",
-    "events.list.server:list_room.request",
-    "events.list.server:list_room.sender",
-    "events.list.notify:enter_office.data",
-    "events.list.notify:leave_office.data",
-    "events.list.notify:update_config.data",
-    "events.list.notify:update_tool_list.data",
-    "events.list.notify:update_desktop.data",
-    "events.list.notify:update_finder.data",
-    "events.list.notify:tool_call_cancel.data",
-    "events.update_desktop.reuse",
-    "events.update_finder.reuse",
+    "events.{classes.server.must,list.client:tool_call.request,list.client:tool_call.reply}",
+    "events.{list.client:tool_call.sender,list.client:get_config.request,list.client:get_config.reply}",
+    "events.{list.client:get_config.sender,list.client:get_tools.request,list.client:get_tools.reply}",
+    "events.{list.client:get_tools.sender,list.client:get_desktop.request,list.client:get_desktop.reply}",
+    "events.{list.client:get_desktop.sender,list.client:get_finder.request,list.client:get_finder.reply}",
+    "events.{list.client:get_finder.sender,list.server:join_office.request}",
+    "events.{list.server:join_office.sender,list.server:leave_office.request}",
+    "events.{list.server:leave_office.sender,list.server:update_config.request}",
+    "events.{list.server:update_config.sender,list.server:update_tool_list.request}",
+    "events.{list.server:update_tool_list.sender,list.server:update_desktop.request}",
+    "events.{list.server:update_desktop.sender,list.server:update_finder.request}",
+    "events.{list.server:update_finder.sender,list.server:tool_call_cancel.request}",
+    "events.{list.server:tool_call_cancel.sender,list.server:list_room.request}",
+    "events.{list.server:list_room.sender,list.notify:enter_office.data,list.notify:leave_office.data}",
+    "events.{list.notify:update_config.data,list.notify:update_tool_list.data}",
+    "events.{list.notify:update_desktop.data,list.notify:update_finder.data}",
+    "events.{list.notify:tool_call_cancel.data,update_desktop.reuse,update_finder.reuse}",
     "events.must.server.handles",
-    "data-structures.UpdateComputerConfigReq.used-by.server:update_config",
-    "data-structures.UpdateComputerConfigReq.used-by.server:update_desktop",
+    "data-structures.UpdateComputerConfigReq.used-by.{server:update_config,server:update_desktop}",
     "data-structures.UpdateComputerConfigReq.used-by.notify:update_desktop",
     "data-structures.Desktop.update-events",
-    "answers.unknown.get_dpe",
-    "answers.nats.verbs",
+    "answers.{unknown.get_dpe,nats.verbs}",
 )
 def test_every_event_is_what_the_protocol_says() -> None:
     written = [
@@ -154,9 +128,7 @@ def test_every_event_is_what_the_protocol_says() -> None:
 
 
 @pytest.mark.rule(
-    "events.update_config.broadcast",
-    "events.update_tool_list.broadcast",
-    "events.update_desktop.broadcast",
+    "events.{update_config.broadcast,update_tool_list.broadcast,update_desktop.broadcast}",
     "events.update_finder.broadcast",
 )
 def test_these_events_become_notifications_to_the_office() -> None:
@@ -203,11 +175,7 @@ def test_only_a_call_carries_a_large_body() -> None:
 
 
 @pytest.mark.rule(
-    "answers.unknown.client",
-    "answers.unknown.client.get_resources",
-    "answers.unknown.client.get_skills",
-    "answers.unknown.client.get_skill",
-    "answers.unknown.client.get_blob",
+    "answers.unknown.{client,client.get_resources,client.get_skills,client.get_skill,client.get_blob}",
     "answers.unknown.client.put_blob",
 )
 @pytest.mark.parametrize(

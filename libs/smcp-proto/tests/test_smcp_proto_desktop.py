@@ -116,9 +116,7 @@ def test_the_history_may_name_servers_without_windows() -> None:
 # -- step 3: the order of a server's windows
 
 
-@pytest.mark.rule(
-    "desktop.annotations.priority.scope", "desktop.annotations.priority.order", "desktop.organize.3.order"
-)
+@pytest.mark.rule("desktop.annotations.priority.{scope,order}", "desktop.organize.3.order")
 def test_the_highest_priority_comes_first_within_its_server_only() -> None:
     windows = [
         window("a", "low", priority=0.1),
@@ -242,13 +240,7 @@ def test_contents_that_are_no_list_are_left_out_with_a_warning(contents: Any) ->
     assert messages([odd]) == [Part("contents")]
 
 
-@pytest.mark.rule(
-    "desktop.uri.check.query",
-    "desktop.render.identity",
-    "desktop.organize.3.source",
-    "answers.desktop.uri",
-    "desktop.uri.identity",
-)
+@pytest.mark.rule("desktop.{uri.check.query,render.identity,organize.3.source,uri.identity}", "answers.desktop.uri")
 @pytest.mark.parametrize("query", ["?priority=80", "?", "?a=?b"])
 def test_a_query_is_dropped_with_a_warning_and_host_and_path_are_shown(query: str) -> None:
     asking = Window("a", {"uri": f"{HOST}.a/c%2Fd{query}"}, [{"text": "t"}])

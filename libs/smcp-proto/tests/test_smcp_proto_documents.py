@@ -122,13 +122,7 @@ def test_a_doc_ref_that_is_not_that_of_the_uri_is_a_warning_and_the_uri_counts()
 # -- fields
 
 
-@pytest.mark.rule(
-    "finder.metadata.document.title",
-    "finder.metadata.document.file_type",
-    "finder.metadata.document.summary",
-    "finder.metadata.document.last_modified",
-    "finder.metadata.document.file_uri",
-)
+@pytest.mark.rule("finder.metadata.document.{title,file_type,summary,last_modified,file_uri}")
 @pytest.mark.parametrize("field", ["doc_ref", "file_uri", "file_type", "title", "summary", "last_modified"])
 @pytest.mark.parametrize("value", [7, True, ["x"], {"x": "y"}])
 def test_a_text_of_another_type_is_left_out_with_a_warning(field: str, value: object) -> None:

@@ -95,25 +95,8 @@ def test_markup_in_a_document_is_text_in_its_markdown() -> None:
 
 
 @pytest.mark.rule(
-    "finder.categories.text",
-    "finder.categories.heading",
-    "finder.categories.list",
-    "finder.categories.code",
-    "finder.categories.table",
-    "finder.categories.pivot_table",
-    "finder.categories.chart",
-    "finder.categories.diagram",
-    "finder.categories.image",
-    "finder.categories.formula",
-    "finder.categories.link",
-    "finder.categories.annotation",
-    "finder.categories.header",
-    "finder.categories.footer",
-    "finder.categories.separator",
-    "finder.categories.audio",
-    "finder.categories.video",
-    "finder.categories.form",
-    "finder.categories.widget",
+    "finder.categories.{text,heading,list,code,table,pivot_table,chart,diagram,image,formula,link}",
+    "finder.categories.{annotation,header,footer,separator,audio,video,form,widget}",
 )
 @pytest.mark.parametrize("category", ELEMENT_CATEGORIES)
 def test_the_19_categories_are_known(category: str) -> None:

@@ -21,22 +21,9 @@ def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
 
 
 @pytest.mark.rule(
-    "finder.dpe.page",
-    "finder.dpe.element",
-    "finder.uri.doc_ref",
-    "finder.practice.doc_ref",
-    "finder.uri.sub_path",
-    "finder.uri.level.0",
-    "finder.uri.level.1",
-    "finder.uri.level.2",
-    "finder.uri.level.3",
-    "finder.query.depth",
-    "finder.query.offset",
-    "finder.uri.example.0",
-    "finder.uri.example.1",
-    "finder.uri.example.2",
-    "finder.uri.example.3",
-    "finder.scope.uris",
+    "finder.{dpe.page,dpe.element,uri.doc_ref,practice.doc_ref,uri.sub_path,uri.level.0,uri.level.1}",
+    "finder.{uri.level.2,uri.level.3,query.depth,query.offset,uri.example.0,uri.example.1,uri.example.2}",
+    "finder.{uri.example.3,scope.uris}",
 )
 @pytest.mark.parametrize(
     ("text", "uri", "level"),
@@ -73,33 +60,15 @@ def test_a_dpe_uri_is_read(text: str, uri: DpeUri, level: int) -> None:
     assert uri.level == level
 
 
-@pytest.mark.rule(
-    "finder.query.format.default",
-    "finder.query.depth.default",
-    "finder.query.offset.default",
-    "finder.query.limit.default",
-    "finder.query.categories.default",
-)
+@pytest.mark.rule("finder.query.{format.default,depth.default,offset.default,limit.default,categories.default}")
 @pytest.mark.parametrize("chosen", ["", "?format=json&depth=metadata&offset=0&limit=20", "/pages/0"])
 def test_no_parameter_has_to_be_given_and_the_defaults_may_be(chosen: str) -> None:
     assert parse_dpe_uri(f"dpe://{HOST}/d{chosen}").doc_ref == "d"
 
 
 @pytest.mark.rule(
-    "finder.uri.scheme",
-    "finder.uri.host",
-    "finder.uri.sub_path",
-    "finder.query.depth",
-    "finder.query.offset",
-    "finder.query.limit",
-    "finder.query.categories",
-    "finder.check.scheme",
-    "finder.check.host",
-    "finder.check.sub_path",
-    "finder.check.format",
-    "finder.check.depth",
-    "finder.check.offset",
-    "finder.check.limit",
+    "finder.{uri.scheme,uri.host,uri.sub_path,query.depth,query.offset,query.limit,query.categories}",
+    "finder.{check.scheme,check.host,check.sub_path,check.format,check.depth,check.offset,check.limit}",
     "finder.check.categories",
 )
 @pytest.mark.parametrize(
@@ -161,9 +130,7 @@ def test_a_refusal_names_the_part(text: str, part: str) -> None:
         parse_dpe_uri(text)
 
 
-@pytest.mark.rule(
-    "finder.check.format", "finder.check.depth", "finder.check.categories", "answers.finder.categories.asked"
-)
+@pytest.mark.rule("finder.check.{format,depth,categories}", "answers.finder.categories.asked")
 @pytest.mark.parametrize(
     ("text", "choices"),
     [
@@ -192,25 +159,8 @@ def test_format_is_for_every_level(level_uri: str, chosen: str) -> None:
 
 
 @pytest.mark.rule(
-    "finder.categories.text",
-    "finder.categories.heading",
-    "finder.categories.list",
-    "finder.categories.code",
-    "finder.categories.table",
-    "finder.categories.pivot_table",
-    "finder.categories.chart",
-    "finder.categories.diagram",
-    "finder.categories.image",
-    "finder.categories.formula",
-    "finder.categories.link",
-    "finder.categories.annotation",
-    "finder.categories.header",
-    "finder.categories.footer",
-    "finder.categories.separator",
-    "finder.categories.audio",
-    "finder.categories.video",
-    "finder.categories.form",
-    "finder.categories.widget",
+    "finder.categories.{text,heading,list,code,table,pivot_table,chart,diagram,image,formula,link}",
+    "finder.categories.{annotation,header,footer,separator,audio,video,form,widget}",
     "finder.query.categories",
 )
 @pytest.mark.parametrize("category", ELEMENT_CATEGORIES)

@@ -72,31 +72,15 @@ def test_a_field_may_be_left_out_where_the_page_says_so(row: Field) -> None:
 
 
 @pytest.mark.rule(
-    "data-structures.AgentCallData.whole",
-    "data-structures.ToolCallReq.whole",
-    "data-structures.SMCPTool.whole",
-    "data-structures.ToolMeta.whole",
-    "data-structures.GetToolsReq.whole",
-    "data-structures.GetToolsRet.whole",
-    "data-structures.EnterOfficeReq.whole",
-    "data-structures.LeaveOfficeReq.whole",
-    "data-structures.EnterOfficeNotification.whole",
-    "data-structures.LeaveOfficeNotification.whole",
-    "data-structures.ListRoomReq.whole",
-    "data-structures.SessionInfo.whole",
-    "data-structures.ListRoomRet.whole",
-    "data-structures.UpdateComputerConfigReq.whole",
-    "data-structures.UpdateMCPConfigNotification.whole",
-    "data-structures.UpdateToolListNotification.whole",
-    "data-structures.GetComputerConfigReq.whole",
-    "data-structures.GetComputerConfigRet.whole",
-    "data-structures.GetDeskTopReq.whole",
-    "data-structures.GetDeskTopRet.whole",
-    "data-structures.MCPServerStdioParameters.whole",
-    "data-structures.MCPServerStreamableHttpParameters.whole",
-    "data-structures.MCPSSEParameters.whole",
-    "data-structures.MCPServerPromptStringInput.whole",
-    "data-structures.MCPServerPickStringInput.whole",
+    "data-structures.{AgentCallData.whole,ToolCallReq.whole,SMCPTool.whole,ToolMeta.whole}",
+    "data-structures.{GetToolsReq.whole,GetToolsRet.whole,EnterOfficeReq.whole,LeaveOfficeReq.whole}",
+    "data-structures.{EnterOfficeNotification.whole,LeaveOfficeNotification.whole,ListRoomReq.whole}",
+    "data-structures.{SessionInfo.whole,ListRoomRet.whole,UpdateComputerConfigReq.whole}",
+    "data-structures.{UpdateMCPConfigNotification.whole,UpdateToolListNotification.whole}",
+    "data-structures.{GetComputerConfigReq.whole,GetComputerConfigRet.whole,GetDeskTopReq.whole}",
+    "data-structures.{GetDeskTopRet.whole,MCPServerStdioParameters.whole}",
+    "data-structures.{MCPServerStreamableHttpParameters.whole,MCPSSEParameters.whole}",
+    "data-structures.{MCPServerPromptStringInput.whole,MCPServerPickStringInput.whole}",
     "data-structures.MCPServerCommandInput.whole",
 )
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -114,10 +98,7 @@ def test_the_fields_of_a_structure_are_called_in_snake_case(structure: str) -> N
 
 
 @pytest.mark.rule(
-    "data-structures.ToolCallReq.base",
-    "data-structures.GetToolsReq.base",
-    "data-structures.ListRoomReq.base",
-    "data-structures.GetComputerConfigReq.base",
+    "data-structures.{ToolCallReq.base,GetToolsReq.base,ListRoomReq.base,GetComputerConfigReq.base}",
     "data-structures.GetDeskTopReq.base",
 )
 @pytest.mark.parametrize(
@@ -129,11 +110,8 @@ def test_a_request_of_an_agent_is_built_on_its_call_data(structure: str) -> None
 
 
 @pytest.mark.rule(
-    "data-structures.MCPServerStdioConfig.base",
-    "data-structures.MCPServerStreamableHttpConfig.base",
-    "data-structures.MCPSSEConfig.base",
-    "data-structures.MCPServerPromptStringInput.base",
-    "data-structures.MCPServerPickStringInput.base",
+    "data-structures.{MCPServerStdioConfig.base,MCPServerStreamableHttpConfig.base,MCPSSEConfig.base}",
+    "data-structures.{MCPServerPromptStringInput.base,MCPServerPickStringInput.base}",
     "data-structures.MCPServerCommandInput.base",
 )
 @pytest.mark.parametrize(
@@ -180,12 +158,7 @@ def test_the_definition_of_an_input_is_one_of_three() -> None:
     ) == ["MCPServerPromptStringInput", "MCPServerPickStringInput", "MCPServerCommandInput"]
 
 
-@pytest.mark.rule(
-    "data-structures.Desktop.alias",
-    "data-structures.alias.SERVER_NAME",
-    "data-structures.alias.TOOL_NAME",
-    "data-structures.alias.Desktop",
-)
+@pytest.mark.rule("data-structures.{Desktop.alias,alias.SERVER_NAME,alias.TOOL_NAME,alias.Desktop}")
 @pytest.mark.parametrize(("alias", "kind"), [("ServerName", SERVER_NAME), ("ToolName", TOOL_NAME), ("Desktop", TEXT)])
 def test_a_type_alias_is_text(alias: str, kind: Kind) -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(getattr(schemas, alias), config={"strict": True})

@@ -104,14 +104,7 @@ DETAIL: dict[str, Any] = {
 }
 
 
-@pytest.mark.rule(
-    "finder.format.0",
-    "finder.format.1.metadata",
-    "finder.format.1.pages",
-    "finder.format.2",
-    "finder.format.3",
-    "finder.scope.data",
-)
+@pytest.mark.rule("finder.format.{0,1.metadata,1.pages,2,3}", "finder.scope.data")
 @pytest.mark.parametrize(
     ("model", "example"),
     [
@@ -139,21 +132,11 @@ def test_a_document_is_known_by_its_key_and_its_uri_alone() -> None:
 
 
 @pytest.mark.rule(
-    "finder.dpe.page",
-    "finder.dpe.element",
-    "finder.metadata.document.title",
-    "finder.metadata.document.file_type",
-    "finder.metadata.document.page_count",
-    "finder.metadata.document.keywords",
-    "finder.metadata.document.summary",
-    "finder.metadata.document.last_modified",
-    "finder.metadata.document.file_uri",
-    "finder.metadata.page.page_index",
-    "finder.metadata.page.title",
-    "finder.metadata.page.element_count",
-    "finder.metadata.element.element_id",
-    "finder.metadata.element.category",
-    "finder.metadata.element.summary",
+    "finder.{dpe.page,dpe.element,metadata.document.title,metadata.document.file_type}",
+    "finder.{metadata.document.page_count,metadata.document.keywords,metadata.document.summary}",
+    "finder.{metadata.document.last_modified,metadata.document.file_uri,metadata.page.page_index}",
+    "finder.{metadata.page.title,metadata.page.element_count,metadata.element.element_id}",
+    "finder.{metadata.element.category,metadata.element.summary}",
 )
 @pytest.mark.parametrize(
     ("model", "field", "legal", "wrong"),

@@ -160,13 +160,7 @@ def test_the_notifications_of_the_page() -> None:
     assert refused(ResourceUpdatedNotification, changed)["field"] == "payload.method"
 
 
-@pytest.mark.rule(
-    "computer.resources.models.aligned",
-    "computer.resources.models.resource.example",
-    "computer.resources.models.contents.example",
-    "computer.resources.models.template.example",
-    "computer.resources.models.page.example",
-)
+@pytest.mark.rule("computer.resources.models.{aligned,resource.example,contents.example,template.example,page.example}")
 def test_the_data_models_of_the_page() -> None:
     item = {
         "uri": "file:///project/src/main.rs",
@@ -196,9 +190,7 @@ def test_the_data_models_of_the_page() -> None:
     assert dumped(ListResourcesResult.model_validate(page)) == page
 
 
-@pytest.mark.rule(
-    "finder.completion.example.doc_ref", "finder.completion.example.page_index", "finder.completion.example.element_id"
-)
+@pytest.mark.rule("finder.completion.example.{doc_ref,page_index,element_id}")
 @pytest.mark.parametrize(
     ("argument", "template"),
     [

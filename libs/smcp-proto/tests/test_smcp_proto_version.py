@@ -14,16 +14,9 @@ def test_a_supported_version_is_accepted(version: str | None) -> None:
 
 
 @pytest.mark.rule(
-    "answers.connect.version.form",
-    "answers.connect.version.refused.0.1.0",
-    "answers.connect.version.refused.0.5.0",
-    "answers.connect.version.refused.1.0.0",
-    "answers.connect.refused.body.code",
-    "answers.connect.refused.body.message",
-    "answers.connect.refused.body.server_version",
-    "answers.connect.refused.body.client_version",
-    "answers.connect.refused.body.min_supported",
-    "answers.connect.refused.body.max_supported",
+    "answers.connect.{version.form,version.refused.0.1.0,version.refused.0.5.0,version.refused.1.0.0}",
+    "answers.connect.{refused.body.code,refused.body.message,refused.body.server_version}",
+    "answers.connect.{refused.body.client_version,refused.body.min_supported,refused.body.max_supported}",
 )
 @pytest.mark.parametrize(
     "version",

@@ -27,11 +27,8 @@ def read(annotations: object = None, meta: object = None) -> tuple[Metadata, lis
 
 
 @pytest.mark.rule(
-    "desktop.annotations.priority.default",
-    "desktop.annotations.audience",
-    "desktop.meta.fullscreen.default",
-    "desktop.metadata.check.missing",
-    "desktop.annotations.audience.recommended",
+    "desktop.{annotations.priority.default,annotations.audience,meta.fullscreen.default}",
+    "desktop.{metadata.check.missing,annotations.audience.recommended}",
 )
 @pytest.mark.parametrize(
     ("resource"),

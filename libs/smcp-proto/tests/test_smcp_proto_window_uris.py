@@ -17,15 +17,7 @@ def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
         return
 
 
-@pytest.mark.rule(
-    "desktop.uri.path",
-    "desktop.uri.path.encoding",
-    "desktop.uri.check.path",
-    "desktop.uri.example.many",
-    "desktop.uri.example.none",
-    "desktop.uri.example.special",
-    "desktop.uri.host.style",
-)
+@pytest.mark.rule("desktop.uri.{path,path.encoding,check.path,example.many,example.none,example.special,host.style}")
 @pytest.mark.parametrize(
     ("text", "host", "path"),
     [

@@ -27,19 +27,11 @@ ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
 
 
 @pytest.mark.rule(
-    "computer.resources.events.subscribe",
-    "computer.resources.events.unsubscribe",
-    "computer.resources.computer.subscribe",
-    "computer.resources.computer.unsubscribe",
-    "computer.resources.computer.updated",
-    "computer.resources.payload.subscribe",
-    "computer.resources.payload.updated",
-    "computer.resources.payload.envelope",
-    "computer.resources.flow.subscribe.downstream",
-    "computer.resources.flow.subscribe.updated",
-    "answers.resources.subscribers.native",
-    "computer.resources.flow.subscribe.told",
+    "computer.resources.{events.subscribe,events.unsubscribe,computer.subscribe,computer.unsubscribe}",
+    "computer.resources.{computer.updated,payload.subscribe,payload.updated,payload.envelope}",
+    "computer.resources.{flow.subscribe.downstream,flow.subscribe.updated,flow.subscribe.told}",
     "computer.resources.notes.computer",
+    "answers.resources.subscribers.native",
 )
 @ERAS
 async def test_an_agent_gets_updates_until_it_unsubscribes_or_leaves(nats_url: str, era: Era) -> None:
@@ -135,9 +127,7 @@ async def downstream_of(here: World, server: str, *uris: str) -> None:
 
 @pytest.mark.rule(
     "answers.resources.subscribers.limit",
-    "computer.resources.flow.subscribe.downstream",
-    "computer.resources.errors.subscription",
-    "computer.resources.errors.rate",
+    "computer.resources.{flow.subscribe.downstream,errors.subscription,errors.rate}",
     "computer.resources.flow.subscribe.acknowledged",
 )
 async def test_a_subscription_that_cannot_be_granted_is_refused(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,23 +17,11 @@ from smcp_testing.waiting import OWNER_FIRST_S, Stopwatch, eventually
 
 
 @pytest.mark.rule(
-    "events.classes.client.computer",
-    "events.tool_call.flow",
-    "events.tool_call.reply",
-    "events.get_tools.reply.of-this-request",
-    "events.flow.call.3",
-    "events.flow.discovery.5",
-    "events.flow.config.5",
-    "computer.architecture.2",
-    "computer.architecture.2.3",
-    "computer.architecture.6",
-    "computer.architecture.8",
-    "computer.manager.type.stdio",
-    "computer.call.3",
-    "computer.call.4",
-    "computer.call.7",
+    "events.{classes.client.computer,tool_call.flow,tool_call.reply,get_tools.reply.of-this-request}",
+    "events.{flow.call.3,flow.discovery.5,flow.config.5,must.computer.all}",
+    "computer.{architecture.2,architecture.2.3,architecture.6,architecture.8,manager.type.stdio,call.3}",
+    "computer.{call.4,call.7}",
     "answers.calls.result.unchanged",
-    "events.must.computer.all",
 )
 async def test_an_agent_lists_and_calls_tools(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
@@ -63,9 +51,7 @@ async def test_the_meta_of_a_result_lacks_the_servers_a2c_keys(nats_url: str) ->
         assert "a2c_timeout" not in meta
 
 
-@pytest.mark.rule(
-    "events.classes.client.computer", "events.get_config.whole", "answers.config.shown.env", "events.must.computer.all"
-)
+@pytest.mark.rule("events.{classes.client.computer,get_config.whole,must.computer.all}", "answers.config.shown.env")
 async def test_the_configuration_is_shown_without_secrets(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio(env={"TOKEN": "s3cret"})) as here:
         shown = await here.ask("get_config")
@@ -111,8 +97,7 @@ async def test_a_tool_that_takes_too_long_is_cancelled_before_its_caller_gives_u
 @pytest.mark.rule(
     "events.tool_call.request.req_id.dedup",
     "data-structures.AgentCallData.req_id.dedup",
-    "answers.calls.dedup.once",
-    "answers.calls.dedup.other",
+    "answers.calls.dedup.{once,other}",
 )
 async def test_a_repeated_req_id_runs_once(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
@@ -143,13 +128,7 @@ async def test_a_repeat_of_an_unknown_call_is_not_run(nats_url: str, tmp_path: P
         assert log.read_text() == "x\n"
 
 
-@pytest.mark.rule(
-    "events.tool_call.request.req_id.cancel",
-    "answers.calls.cancel.mcp",
-    "answers.calls.cancel.meta",
-    "answers.calls.cancel.early",
-    "answers.calls.cancel.unknown",
-)
+@pytest.mark.rule("events.tool_call.request.req_id.cancel", "answers.calls.cancel.{mcp,meta,early,unknown}")
 async def test_a_cancel_ends_the_call_and_reaches_the_server(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with world(nats_url, box=configs.stdio(log=log)) as here:

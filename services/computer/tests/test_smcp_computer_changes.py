@@ -20,25 +20,12 @@ TOLD = {"computer": NAME}
 
 
 @pytest.mark.rule(
-    "events.flow.desktop.3",
-    "events.flow.finder.3",
-    "events.update_desktop.triggers",
-    "events.update_finder.triggers",
-    "desktop.changes.updated.window",
-    "desktop.changes.updated.other",
-    "desktop.events.chain",
-    "desktop.events.data",
-    "desktop.servers.notices.updated",
-    "finder.changes.updated",
-    "finder.changes.events",
-    "desktop.lifecycle.contents.notified",
-    "desktop.lifecycle.contents.confirmed",
-    "desktop.lifecycle.contents.said",
-    "desktop.practice.notices",
-    "finder.lifecycle.contents.notified",
-    "finder.lifecycle.contents.confirmed",
-    "finder.lifecycle.contents.said",
-    "finder.server.notices.updated",
+    "events.{flow.desktop.3,flow.finder.3,update_desktop.triggers,update_finder.triggers}",
+    "desktop.{changes.updated.window,changes.updated.other,events.chain,events.data}",
+    "desktop.{servers.notices.updated,lifecycle.contents.notified,lifecycle.contents.confirmed}",
+    "desktop.{lifecycle.contents.said,practice.notices}",
+    "finder.{changes.updated,changes.events,lifecycle.contents.notified,lifecycle.contents.confirmed}",
+    "finder.{lifecycle.contents.said,server.notices.updated}",
 )
 @ERAS
 async def test_updates_of_windows_and_documents_are_announced_and_others_are_not(nats_url: str, era: Any) -> None:
@@ -56,30 +43,13 @@ async def test_updates_of_windows_and_documents_are_announced_and_others_are_not
 
 
 @pytest.mark.rule(
-    "events.flow.desktop.3",
-    "events.flow.finder.3",
-    "events.update_desktop.triggers",
-    "events.update_finder.triggers",
-    "events.flow.desktop.1",
-    "events.flow.desktop.2",
-    "events.flow.finder.1",
-    "events.flow.finder.2",
-    "desktop.changes.list.collect",
-    "desktop.changes.list.other",
-    "desktop.changes.list.same",
-    "desktop.lifecycle.list",
-    "desktop.servers.notices.list",
-    "finder.changes.list",
-    "desktop.lifecycle.list.notified",
-    "desktop.lifecycle.list.collected",
-    "desktop.lifecycle.list.compared",
-    "desktop.lifecycle.list.said",
-    "finder.changes.list.collect",
-    "finder.lifecycle.list.notified",
-    "finder.lifecycle.list.collected",
-    "finder.lifecycle.list.compared",
-    "finder.lifecycle.list.said",
-    "finder.server.notices.list",
+    "events.{flow.desktop.3,flow.finder.3,update_desktop.triggers,update_finder.triggers,flow.desktop.1}",
+    "events.{flow.desktop.2,flow.finder.1,flow.finder.2}",
+    "desktop.{changes.list.collect,changes.list.other,changes.list.same,lifecycle.list}",
+    "desktop.{servers.notices.list,lifecycle.list.notified,lifecycle.list.collected}",
+    "desktop.{lifecycle.list.compared,lifecycle.list.said}",
+    "finder.{changes.list,changes.list.collect,lifecycle.list.notified,lifecycle.list.collected}",
+    "finder.{lifecycle.list.compared,lifecycle.list.said,server.notices.list}",
 )
 @ERAS
 async def test_a_changed_list_is_announced_only_if_its_windows_or_documents_differ(nats_url: str, era: Any) -> None:
@@ -135,9 +105,7 @@ async def settled_by_update(here: World, uri: str) -> None:
 
 
 @pytest.mark.rule(
-    "desktop.servers.prerequisite",
-    "desktop.servers.prerequisite.listing",
-    "desktop.servers.prerequisite.notices",
+    "desktop.servers.{prerequisite,prerequisite.listing,prerequisite.notices}",
     "finder.changes.prerequisite",
 )
 async def test_a_server_without_subscriptions_is_left_out_of_desktop_and_finder(nats_url: str) -> None:
@@ -182,9 +150,7 @@ async def test_a_refused_notification_does_not_delay_others(nats_url: str, caplo
 
 
 @pytest.mark.rule(
-    "computer.resources.capabilities.by_server",
-    "computer.resources.computer.report",
-    "computer.resources.compatibility",
+    "computer.resources.{capabilities.by_server,computer.report,compatibility}",
     "answers.desktop.restart",
 )
 @ERAS
@@ -215,22 +181,11 @@ async def test_a_server_that_dies_and_comes_back_changes_the_desktop_and_the_cap
 
 
 @pytest.mark.rule(
-    "events.flow.desktop.5",
-    "events.flow.desktop.8",
-    "desktop.overview.aggregate",
-    "desktop.events.chain",
-    "desktop.events.data",
-    "desktop.events.pull",
-    "desktop.lifecycle.first",
-    "desktop.lifecycle.contents",
-    "computer.resources.capabilities.flags",
-    "computer.resources.capabilities.by_server",
-    "computer.resources.computer.report",
-    "computer.resources.compatibility",
-    "desktop.lifecycle.contents.told",
-    "desktop.lifecycle.contents.asked",
-    "computer.resources.capabilities.union",
-    "computer.resources.compat.agent",
+    "events.flow.desktop.{5,8}",
+    "desktop.{overview.aggregate,events.chain,events.data,events.pull,lifecycle.first,lifecycle.contents}",
+    "desktop.{lifecycle.contents.told,lifecycle.contents.asked}",
+    "computer.resources.{capabilities.flags,capabilities.by_server,computer.report,compatibility}",
+    "computer.resources.{capabilities.union,compat.agent}",
 )
 async def test_the_office_lists_what_each_server_can_do_and_an_update_reaches_an_agent_on_another_gateway(
     nats_url: str,

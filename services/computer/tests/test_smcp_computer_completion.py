@@ -20,13 +20,8 @@ def asked(uri: str | None, argument: str, value: str = "", **chosen: str) -> dic
 
 @pytest.mark.rule(
     "answers.resources.completion.meta",
-    "finder.server.templates",
-    "finder.completion.doc_ref",
-    "finder.completion.page_index",
-    "finder.completion.element_id",
-    "finder.completion.chain",
-    "finder.completion.prefix",
-    "finder.practice.completion",
+    "finder.{server.templates,completion.doc_ref,completion.page_index,completion.element_id}",
+    "finder.{completion.chain,completion.prefix,practice.completion}",
 )
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_the_three_arguments_of_a_template_are_completed(nats_url: str, era: Era) -> None:

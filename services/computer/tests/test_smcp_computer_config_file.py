@@ -18,12 +18,7 @@ def parse(document: object) -> Any:
     return parse_config(json.dumps(document))
 
 
-@pytest.mark.rule(
-    "computer.config.json",
-    "answers.config.file.servers",
-    "answers.config.file.top-level",
-    "answers.config.file.mcpServers",
-)
+@pytest.mark.rule("computer.config.json", "answers.config.file.{servers,top-level,mcpServers}")
 @pytest.mark.parametrize("document", [{"servers": {"git": STDIO}}, {"git": STDIO}, {"mcpServers": {"git": STDIO}}])
 def test_the_three_file_shapes_give_the_same_configuration(document: dict[str, Any]) -> None:
     server = parse(document).servers["git"]
@@ -67,8 +62,7 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
 @pytest.mark.rule(
     "data-structures.MCPServerConfig.types",
     "computer.challenge.typed",
-    "answers.config.file.name",
-    "answers.config.default.alias",
+    "answers.config.{file.name,default.alias}",
 )
 @pytest.mark.parametrize(
     ("document", "words"),

@@ -113,9 +113,7 @@ def test_auto_apply_true_never_asks(setting: Confirm, can_ask: bool) -> None:
     assert decided(setting, True, can_ask=can_ask) is Confirm.ALLOW
 
 
-@pytest.mark.rule(
-    "data-structures.ToolMeta.auto_apply.meaning", "answers.tools.confirm.false", "answers.tools.confirm.refused"
-)
+@pytest.mark.rule("data-structures.ToolMeta.auto_apply.meaning", "answers.tools.confirm.{false,refused}")
 @pytest.mark.parametrize("setting", list(Confirm))
 def test_auto_apply_false_always_asks_and_is_refused_where_nobody_can_be_asked(setting: Confirm) -> None:
     assert decided(setting, False, can_ask=True) is Confirm.ASK

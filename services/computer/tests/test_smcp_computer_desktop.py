@@ -35,13 +35,8 @@ async def desktop(here: World, **asked: Any) -> list[str]:
 
 
 @pytest.mark.rule(
-    "events.must.computer.all",
-    "events.flow.desktop.7",
-    "events.flow.desktop.8",
-    "desktop.overview.aggregate",
-    "desktop.overview.plain_servers",
-    "desktop.servers.prerequisite",
-    "desktop.servers.contents",
+    "events.{must.computer.all,flow.desktop.7,flow.desktop.8}",
+    "desktop.{overview.aggregate,overview.plain_servers,servers.prerequisite,servers.contents}",
     "desktop.organize.2.record",
     "finder.versus.volume",
 )

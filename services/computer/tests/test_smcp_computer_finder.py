@@ -26,16 +26,9 @@ async def refs(here: World, **asked: Any) -> list[str]:
 
 
 @pytest.mark.rule(
-    "finder.computer.unchanged",
-    "finder.flow.pull.organize",
-    "finder.navigation.1",
-    "finder.server.level_1",
-    "events.must.computer.all",
-    "events.flow.finder.8",
-    "finder.versus.volume",
-    "finder.changes.pull",
-    "finder.practice.summary",
-    "finder.practice.page_count",
+    "finder.{computer.unchanged,flow.pull.organize,navigation.1,server.level_1,versus.volume}",
+    "finder.{changes.pull,practice.summary,practice.page_count}",
+    "events.{must.computer.all,flow.finder.8}",
 )
 @SELDOM
 async def test_the_catalog_has_the_metadata_of_level_1(nats_url: str, era: Era) -> None:
@@ -56,12 +49,7 @@ async def test_the_catalog_has_the_metadata_of_level_1(nats_url: str, era: Era) 
 
 
 @pytest.mark.rule(
-    "finder.update.pull",
-    "finder.update.list",
-    "finder.update.content",
-    "finder.versus.life",
-    "finder.changes.pull",
-    "finder.practice.on_demand",
+    "finder.{update.pull,update.list,update.content,versus.life,changes.pull,practice.on_demand}",
     "finder.practice.notices",
 )
 @ERAS
@@ -122,11 +110,8 @@ async def test_after_a_restart_of_a_server_its_documents_are_read_again(nats_url
 
 
 @pytest.mark.rule(
-    "finder.computer.aggregate",
-    "finder.flow.pull.organize",
-    "finder.navigation.1.filters",
+    "finder.{computer.aggregate,flow.pull.organize,navigation.1.filters,versus.volume}",
     "events.flow.finder.7",
-    "finder.versus.volume",
 )
 async def test_documents_are_filtered_ordered_and_paged(nats_url: str) -> None:
     a = [

@@ -80,27 +80,13 @@ def window(name: str, text: str, **resource: Any) -> dict[str, Any]:
 
 
 @pytest.mark.rule(
-    "desktop.render.reply",
-    "desktop.lifecycle.first.asked",
-    "desktop.lifecycle.first.forwarded",
-    "desktop.lifecycle.first.organized",
-    "desktop.lifecycle.first.answered",
-    "desktop.lifecycle.first.relayed",
-    "desktop.lifecycle.list.notified",
-    "desktop.lifecycle.list.collected",
-    "desktop.lifecycle.list.compared",
-    "desktop.lifecycle.list.said",
-    "desktop.lifecycle.list.told",
-    "desktop.lifecycle.list.asked",
-    "desktop.lifecycle.contents.notified",
-    "desktop.lifecycle.contents.confirmed",
-    "desktop.lifecycle.contents.said",
-    "desktop.lifecycle.contents.told",
-    "desktop.lifecycle.contents.asked",
-    "desktop.servers.windows.example",
-    "desktop.servers.contents.example",
-    "finder.versus.access",
-    "finder.versus.life",
+    "desktop.{render.reply,lifecycle.first.asked,lifecycle.first.forwarded,lifecycle.first.organized}",
+    "desktop.{lifecycle.first.answered,lifecycle.first.relayed,lifecycle.list.notified}",
+    "desktop.{lifecycle.list.collected,lifecycle.list.compared,lifecycle.list.said,lifecycle.list.told}",
+    "desktop.{lifecycle.list.asked,lifecycle.contents.notified,lifecycle.contents.confirmed}",
+    "desktop.{lifecycle.contents.said,lifecycle.contents.told,lifecycle.contents.asked}",
+    "desktop.{servers.windows.example,servers.contents.example}",
+    "finder.versus.{access,life}",
 )
 async def test_the_desktop_follows_its_windows_and_their_contents(nats_url: str) -> None:
     about = {"priority": 0.6, "audience": ["assistant"], "lastModified": "2026-01-15T08:30:00Z"}
@@ -138,26 +124,12 @@ async def test_the_desktop_follows_its_windows_and_their_contents(nats_url: str)
 
 
 @pytest.mark.rule(
-    "finder.versus.life",
-    "finder.lifecycle.first.asked",
-    "finder.lifecycle.first.forwarded",
-    "finder.lifecycle.first.organized",
-    "finder.lifecycle.first.answered",
-    "finder.lifecycle.first.relayed",
-    "finder.lifecycle.list.notified",
-    "finder.lifecycle.list.collected",
-    "finder.lifecycle.list.compared",
-    "finder.lifecycle.list.said",
-    "finder.lifecycle.list.told",
-    "finder.lifecycle.list.asked",
-    "finder.lifecycle.contents.notified",
-    "finder.lifecycle.contents.confirmed",
-    "finder.lifecycle.contents.said",
-    "finder.lifecycle.contents.told",
-    "finder.lifecycle.contents.asked",
-    "finder.scope.events",
-    "finder.server.notices.list",
-    "finder.server.notices.updated",
+    "finder.{versus.life,lifecycle.first.asked,lifecycle.first.forwarded,lifecycle.first.organized}",
+    "finder.{lifecycle.first.answered,lifecycle.first.relayed,lifecycle.list.notified}",
+    "finder.{lifecycle.list.collected,lifecycle.list.compared,lifecycle.list.said,lifecycle.list.told}",
+    "finder.{lifecycle.list.asked,lifecycle.contents.notified,lifecycle.contents.confirmed}",
+    "finder.{lifecycle.contents.said,lifecycle.contents.told,lifecycle.contents.asked,scope.events}",
+    "finder.{server.notices.list,server.notices.updated}",
 )
 async def test_the_finder_follows_its_documents_and_their_contents(nats_url: str) -> None:
     content = [{"document": each} for each in page_documents()]
@@ -191,24 +163,11 @@ async def test_the_finder_follows_its_documents_and_their_contents(nats_url: str
 
 
 @pytest.mark.rule(
-    "computer.resources.events.namespace",
-    "computer.resources.events.direction",
-    "computer.resources.events.list_changed",
-    "computer.resources.events.updated",
-    "computer.resources.models.resource.example",
-    "computer.resources.models.contents.example",
-    "computer.resources.payload.event",
-    "computer.resources.payload.server_null",
-    "computer.resources.payload.params",
-    "computer.resources.payload.jsonrpc",
-    "computer.resources.flow.list.asked",
-    "computer.resources.flow.list.forwarded",
-    "computer.resources.flow.list.aggregated",
-    "computer.resources.flow.subscribe.asked",
-    "computer.resources.flow.subscribe.acknowledged",
-    "computer.resources.flow.subscribe.told",
-    "computer.resources.notes.agent",
-    "computer.resources.models.routing",
+    "computer.resources.{events.namespace,events.direction,events.list_changed,events.updated}",
+    "computer.resources.{models.resource.example,models.contents.example,payload.event}",
+    "computer.resources.{payload.server_null,payload.params,payload.jsonrpc,flow.list.asked}",
+    "computer.resources.{flow.list.forwarded,flow.list.aggregated,flow.subscribe.asked}",
+    "computer.resources.{flow.subscribe.acknowledged,flow.subscribe.told,notes.agent,models.routing}",
 )
 async def test_listing_reading_and_subscribing_match_the_protocol_page(nats_url: str) -> None:
     uri, title = "file:///project/src/main.rs", "Rust Software Application Main File"

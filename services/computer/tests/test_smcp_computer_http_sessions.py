@@ -67,8 +67,7 @@ async def test_closing_ends_the_servers_session_only_with_terminate_on_close(tmp
 
 
 @pytest.mark.rule(
-    "data-structures.MCPServerStreamableHttpParameters.timeout.meaning",
-    "data-structures.MCPSSEParameters.timeout.meaning",
+    "data-structures.{MCPServerStreamableHttpParameters.timeout.meaning,MCPSSEParameters.timeout.meaning}",
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_an_unanswered_http_operation_ends_after_timeout(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,8 +79,7 @@ async def test_an_unanswered_http_operation_ends_after_timeout(kind: Kind, monke
 
 
 @pytest.mark.rule(
-    "data-structures.MCPServerStreamableHttpParameters.timeout.meaning",
-    "data-structures.MCPSSEParameters.timeout.meaning",
+    "data-structures.{MCPServerStreamableHttpParameters.timeout.meaning,MCPSSEParameters.timeout.meaning}",
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_silence_beyond_sse_read_timeout_ends_the_connection(tmp_path: Path, kind: Kind) -> None:
@@ -94,8 +92,7 @@ async def test_silence_beyond_sse_read_timeout_ends_the_connection(tmp_path: Pat
 
 
 @pytest.mark.rule(
-    "data-structures.MCPServerStreamableHttpParameters.timeout.meaning",
-    "data-structures.MCPSSEParameters.timeout.meaning",
+    "data-structures.{MCPServerStreamableHttpParameters.timeout.meaning,MCPSSEParameters.timeout.meaning}",
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_a_tool_may_run_longer_than_timeout(kind: Kind) -> None:

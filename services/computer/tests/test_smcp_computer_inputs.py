@@ -39,10 +39,8 @@ def test_the_variable_of_an_input_is_upper_case_with_underscores() -> None:
 
 
 @pytest.mark.rule(
-    "data-structures.MCPServerInputBase.placeholder",
-    "data-structures.MCPServerPromptStringInput.default.meaning",
-    "answers.config.input.variable",
-    "answers.config.input.default",
+    "data-structures.{MCPServerInputBase.placeholder,MCPServerPromptStringInput.default.meaning}",
+    "answers.config.input.{variable,default}",
 )
 async def test_the_variable_of_an_input_wins_over_its_default() -> None:
     inputs = [prompt(default="d")]
@@ -90,21 +88,13 @@ async def test_the_error_for_a_missing_value_names_server_field_and_input(
     assert "asia" not in str(raised.value)
 
 
-@pytest.mark.rule(
-    "data-structures.MCPServerPickStringInput.options.meaning",
-    "data-structures.MCPServerPickStringInput.default.meaning",
-)
+@pytest.mark.rule("data-structures.MCPServerPickStringInput.{options.meaning,default.meaning}")
 async def test_one_of_the_options_is_taken() -> None:
     assert (await resolve({"args": ["${input:r}"]}, [pick()], {"SMCP_INPUT_R": "us"}))["args"] == ["us"]
     assert (await resolve({"args": ["${input:r}"]}, [pick(default="eu")], {}))["args"] == ["eu"]
 
 
-@pytest.mark.rule(
-    "data-structures.MCPServerCommandInput.meaning",
-    "answers.config.command.no-shell",
-    "answers.config.command.args",
-    "answers.config.command.output",
-)
+@pytest.mark.rule("data-structures.MCPServerCommandInput.meaning", "answers.config.command.{no-shell,args,output}")
 async def test_the_value_of_a_command_input_is_the_output_of_its_program(tmp_path: Any) -> None:
     program = tmp_path / "print-arguments"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(' ', *sys.argv[1:], ' ')\n")

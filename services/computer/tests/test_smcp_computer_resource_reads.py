@@ -41,22 +41,10 @@ async def test_a_uri_of_several_servers_is_read_at_the_one_used_last(nats_url: s
 
 
 @pytest.mark.rule(
-    "computer.resources.computer.read",
-    "computer.resources.errors.not_found",
+    "computer.resources.{computer.read,errors.not_found}",
     "answers.resources.read.host",
-    "finder.navigation.2",
-    "finder.navigation.3",
-    "finder.navigation.4",
-    "finder.server.content",
-    "finder.versus.granularity",
-    "finder.versus.access",
-    "finder.levels.0",
-    "finder.levels.1",
-    "finder.levels.2",
-    "finder.levels.3",
-    "finder.query.passed",
-    "finder.scope.read",
-    "finder.server.content.json",
+    "finder.{navigation.2,navigation.3,navigation.4,server.content,versus.granularity,versus.access}",
+    "finder.{levels.0,levels.1,levels.2,levels.3,query.passed,scope.read,server.content.json}",
     "finder.practice.categories",
 )
 async def test_unlisted_uris_are_routed_by_host_or_template(nats_url: str) -> None:

@@ -34,15 +34,10 @@ def windows(host: str, count: int) -> list[str]:
 
 
 @pytest.mark.rule(
-    "computer.resources.events.list",
-    "computer.resources.models.page",
-    "computer.resources.computer.list",
-    "computer.resources.computer.pages",
-    "computer.resources.payload.list",
-    "computer.resources.flow.list.fan_out",
+    "computer.resources.{events.list,models.page,computer.list,computer.pages,payload.list}",
+    "computer.resources.{flow.list.fan_out,flow.list.pages}",
     "answers.resources.cursor.restart",
     "events.must.computer.all",
-    "computer.resources.flow.list.pages",
 )
 async def test_a_paged_list_over_all_servers_continues_after_a_restart_of_one(nats_url: str) -> None:
     old = configs.context("2025", host="old", windows=130, page_size=50)
@@ -112,16 +107,9 @@ async def test_a_server_that_just_ended_is_listed_as_skipped(nats_url: str, monk
 
 
 @pytest.mark.rule(
-    "computer.resources.events.read",
-    "computer.resources.models.resource",
-    "computer.resources.models.contents",
-    "computer.resources.computer.read",
-    "computer.resources.payload.read",
-    "computer.resources.payload.id",
-    "computer.resources.payload.envelope",
-    "computer.resources.compat.binary",
+    "computer.resources.{events.read,models.resource,models.contents,computer.read,payload.read}",
+    "computer.resources.{payload.id,payload.envelope,compat.binary,models.aligned}",
     "desktop.annotations.last_modified.passed",
-    "computer.resources.models.aligned",
     "answers.resources.items.server",
 )
 @ERAS
@@ -147,10 +135,7 @@ async def test_a_resource_is_listed_and_read_as_its_server_sends_it(nats_url: st
 
 
 @pytest.mark.rule(
-    "computer.resources.payload.envelope",
-    "computer.resources.payload.server_id",
-    "computer.resources.errors.not_supported",
-    "computer.resources.compat.degrade",
+    "computer.resources.{payload.envelope,payload.server_id,errors.not_supported,compat.degrade}",
     "computer.resources.notes.computer",
 )
 async def test_only_the_named_server_is_asked(nats_url: str) -> None:
@@ -244,12 +229,9 @@ def of_operations(counter: str, samples: Samples) -> dict[str, float]:
 
 
 @pytest.mark.rule(
-    "computer.resources.events.templates",
-    "computer.resources.models.template",
-    "computer.resources.computer.templates",
-    "computer.resources.payload.templates",
-    "finder.server.templates",
+    "computer.resources.{events.templates,models.template,computer.templates,payload.templates}",
     "computer.resources.models.routing",
+    "finder.server.templates",
 )
 async def test_templates_with_one_name_are_prefixed_by_their_server(nats_url: str) -> None:
     a, b = configs.context("2025", host="a"), configs.context("2026", host="b")
@@ -315,13 +297,7 @@ async def test_a_refused_list_is_an_error_if_only_that_server_was_asked(nats_url
         assert await alice.flat("resources/list", server="one", timeout=2) == (408, None)
 
 
-@pytest.mark.rule(
-    "computer.resources.payload.list",
-    "computer.resources.payload.read",
-    "computer.resources.payload.subscribe",
-    "computer.resources.compat.range",
-    "computer.resources.compat.batch",
-)
+@pytest.mark.rule("computer.resources.{payload.list,payload.read,payload.subscribe,compat.range,compat.batch}")
 async def test_requests_of_a_wrong_form_are_refused_by_their_field(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2026", content=[NOTE])) as here:
         alice = ResourceAgent(here)

@@ -44,13 +44,7 @@ def test_no_secret_is_shown() -> None:
     assert "s3cret" not in json.dumps(reply())
 
 
-@pytest.mark.rule(
-    "events.get_config.whole",
-    "answers.config.shown.structure",
-    "answers.config.shown.placeholders",
-    "answers.config.shown.env",
-    "answers.config.shown.headers",
-)
+@pytest.mark.rule("events.get_config.whole", "answers.config.shown.{structure,placeholders,env,headers}")
 def test_the_structure_and_the_placeholders_are_kept() -> None:
     git = reply()["servers"]["git"]
     assert git["server_parameters"]["env"] == {

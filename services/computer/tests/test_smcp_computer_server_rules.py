@@ -100,11 +100,8 @@ async def test_servers_of_all_three_transports_run_side_by_side(tmp_path: Path) 
 
 
 @pytest.mark.rule(
-    "data-structures.MCPServerStdioParameters.command.meaning",
-    "data-structures.MCPServerStdioParameters.args.meaning",
-    "data-structures.MCPServerStdioParameters.cwd.meaning",
-    "computer.instance.command",
-    "computer.start.process",
+    "data-structures.MCPServerStdioParameters.{command.meaning,args.meaning,cwd.meaning}",
+    "computer.{instance.command,start.process}",
 )
 async def test_a_program_gets_its_arguments_and_its_working_directory(tmp_path: Path) -> None:
     place = tmp_path / "读 here"
@@ -145,8 +142,7 @@ async def test_bytes_outside_of_the_encoding_fail_the_call_at_a_strict_server(tm
 
 
 @pytest.mark.rule(
-    "data-structures.MCPServerStreamableHttpParameters.headers.meaning",
-    "data-structures.MCPSSEParameters.headers.meaning",
+    "data-structures.{MCPServerStreamableHttpParameters.headers.meaning,MCPSSEParameters.headers.meaning}",
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_the_headers_of_the_configuration_go_with_every_request(kind: Literal["streamable", "sse"]) -> None:

@@ -23,9 +23,7 @@ Kind = Literal["streamable", "sse"]
 
 @pytest.mark.rule(
     "events.tool_call.reply",
-    "computer.architecture.7",
-    "computer.manager.call.arguments",
-    "computer.call.5",
+    "computer.{architecture.7,manager.call.arguments,call.5}",
     "answers.calls.result.unchanged",
 )
 async def test_arguments_and_results_of_a_tool_pass_unchanged() -> None:
@@ -38,13 +36,9 @@ async def test_arguments_and_results_of_a_tool_pass_unchanged() -> None:
 
 
 @pytest.mark.rule(
-    "data-structures.MCPServerStreamableHttpParameters.url.meaning",
-    "data-structures.MCPSSEParameters.url.meaning",
+    "data-structures.{MCPServerStreamableHttpParameters.url.meaning,MCPSSEParameters.url.meaning}",
     "data-structures.MCPServerConfig.streamable",
-    "computer.architecture.2.1",
-    "computer.architecture.2.2",
-    "computer.manager.type.sse",
-    "computer.manager.type.http",
+    "computer.{architecture.2.1,architecture.2.2,manager.type.sse,manager.type.http}",
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_servers_over_http(kind: Kind) -> None:

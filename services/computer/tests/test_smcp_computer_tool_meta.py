@@ -59,12 +59,8 @@ async def test_scenario_1_nothing_is_configured() -> None:
 
 @pytest.mark.rule(
     "events.get_tools.note.json-string",
-    "data-structures.meta.namespace.a2c_tool_meta",
-    "data-structures.meta.not-flattened",
-    "data-structures.meta.json-string",
-    "data-structures.meta.scenario-2",
-    "data-structures.ToolMeta.tags.meaning",
-    "data-structures.BaseMCPServerConfig.default_tool_meta.meaning",
+    "data-structures.{meta.namespace.a2c_tool_meta,meta.not-flattened,meta.json-string,meta.scenario-2}",
+    "data-structures.{ToolMeta.tags.meaning,BaseMCPServerConfig.default_tool_meta.meaning}",
     "computer.architecture.3.1",
 )
 async def test_scenario_2_a_default_is_configured() -> None:
@@ -76,14 +72,10 @@ async def test_scenario_2_a_default_is_configured() -> None:
 
 
 @pytest.mark.rule(
-    "data-structures.meta.json-string",
-    "data-structures.meta.scenario-2.parsed",
-    "data-structures.BaseMCPServerConfig.tool_meta.meaning",
+    "data-structures.{meta.json-string,meta.scenario-2.parsed,BaseMCPServerConfig.tool_meta.meaning}",
     "data-structures.BaseMCPServerConfig.default_tool_meta.meaning",
-    "computer.challenge.tools",
-    "computer.config.meta",
-    "answers.config.tool_meta.key",
-    "answers.config.default.whole",
+    "computer.{challenge.tools,config.meta}",
+    "answers.config.{tool_meta.key,default.whole}",
 )
 async def test_an_entry_of_its_own_replaces_the_default_as_a_whole() -> None:
     server = configs.stdio(
@@ -101,11 +93,7 @@ async def test_an_entry_of_its_own_replaces_the_default_as_a_whole() -> None:
         }
 
 
-@pytest.mark.rule(
-    "data-structures.meta.complex",
-    "data-structures.meta.namespace.MCP_TOOL_ANNOTATION",
-    "data-structures.meta.namespace.others",
-)
+@pytest.mark.rule("data-structures.meta.{complex,namespace.MCP_TOOL_ANNOTATION,namespace.others}")
 async def test_the_metadata_of_a_servers_tools_are_passed_on() -> None:
     async with listed(box=configs.stdio()) as tools:
         meta = tools["add"]["meta"]
@@ -119,8 +107,7 @@ async def test_the_metadata_of_a_servers_tools_are_passed_on() -> None:
 @pytest.mark.rule(
     "data-structures.BaseMCPServerConfig.forbidden_tools.meaning",
     "computer.challenge.isolation",
-    "answers.config.forbidden.original",
-    "answers.config.forbidden.alias",
+    "answers.config.forbidden.{original,alias}",
 )
 async def test_a_forbidden_tool_is_not_listed_by_its_name_or_its_alias() -> None:
     server = configs.stdio(forbidden_tools=["echo", "plus"], tool_meta={"add": {"alias": "plus"}})
@@ -155,11 +142,7 @@ def test_simple_values_stay_and_everything_else_is_a_json_string() -> None:
     }
 
 
-@pytest.mark.rule(
-    "data-structures.meta.namespace.a2c_tool_meta",
-    "data-structures.meta.namespace.MCP_TOOL_ANNOTATION",
-    "answers.tools.meta.dropped",
-)
+@pytest.mark.rule("data-structures.meta.namespace.{a2c_tool_meta,MCP_TOOL_ANNOTATION}", "answers.tools.meta.dropped")
 def test_a_server_cannot_set_the_computers_own_meta_keys() -> None:
     sent = {"a2c_tool_meta": '{"auto_apply": true}', "MCP_TOOL_ANNOTATION": "{}", "mine": 1}
     assert attributes(tool(sent), None) == {"mine": 1}

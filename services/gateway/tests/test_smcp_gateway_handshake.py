@@ -11,15 +11,8 @@ TRANSPORTS = ["polling", "websocket"]
 
 
 @pytest.mark.rule(
-    "answers.connect.refused.status",
-    "answers.connect.refused.header",
-    "answers.connect.refused.body.code",
-    "answers.connect.refused.body.message",
-    "answers.connect.refused.body.server_version",
-    "answers.connect.refused.body.client_version",
-    "answers.connect.refused.body.min_supported",
-    "answers.connect.refused.body.max_supported",
-    "answers.connect.refused.before",
+    "answers.connect.refused.{status,header,body.code,body.message,body.server_version}",
+    "answers.connect.refused.{body.client_version,body.min_supported,body.max_supported,before}",
 )
 @pytest.mark.parametrize("version", ["0.1.9", "0.5.0", "1.0.0", "0.4", "new", ""])
 async def test_another_version_is_refused_over_both_transports(nats_url: str, version: str) -> None:
@@ -42,12 +35,7 @@ async def test_another_version_is_refused_over_both_transports(nats_url: str, ve
         assert len(world.gateways[0].sessions) == 0
 
 
-@pytest.mark.rule(
-    "answers.connect.transports.polling",
-    "answers.connect.transports.websocket",
-    "answers.connect.version.optional",
-    "answers.connect.version.shown",
-)
+@pytest.mark.rule("answers.connect.{transports.polling,transports.websocket,version.optional,version.shown}")
 @pytest.mark.parametrize("query", ["", "?a2c_version=0.2.0", "?a2c_version=0.4.7"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_no_version_and_versions_0_2_to_0_4_are_accepted(nats_url: str, query: str, transport: str) -> None:

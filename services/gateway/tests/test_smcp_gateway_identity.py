@@ -204,16 +204,10 @@ async def test_no_event_reaches_another_office(nats_url: str) -> None:
 
 
 @pytest.mark.rule(
-    "events.classes.client.direction",
-    "events.list.server:update_config.sender",
-    "events.list.server:update_tool_list.sender",
-    "events.list.server:update_desktop.sender",
-    "events.list.server:update_finder.sender",
-    "events.list.server:tool_call_cancel.sender",
-    "answers.errors.403",
-    "answers.who.client-events",
-    "answers.who.cancel",
-    "answers.who.updates",
+    "events.{classes.client.direction,list.server:update_config.sender}",
+    "events.{list.server:update_tool_list.sender,list.server:update_desktop.sender}",
+    "events.{list.server:update_finder.sender,list.server:tool_call_cancel.sender}",
+    "answers.{errors.403,who.client-events,who.cancel,who.updates}",
 )
 @pytest.mark.parametrize("role", ["agent", "computer"])
 async def test_an_event_of_the_other_role_is_403(nats_url: str, role: Literal["agent", "computer"]) -> None:

@@ -17,9 +17,7 @@ from smcp_testing.waiting import eventually
 OFFICE = "office"
 
 
-@pytest.mark.rule(
-    "answers.connect.max_message", "answers.large.plain-client", "answers.desktop.large", "answers.finder.large"
-)
+@pytest.mark.rule("answers.{connect.max_message,large.plain-client,desktop.large,finder.large}")
 async def test_a_large_answer_is_413_for_a_client_without_max_message_and_its_socket_stays_open(nats_url: str) -> None:
     async def large(verb: str, _: Incoming) -> Reply:
         return reply({"content": "x" * (3 * MIB if verb == "get_tools" else 5 * MIB)})

@@ -31,11 +31,7 @@ async def read(agent: Client, event: str = "client:resources/read") -> Any:
     return await agent.call(event, GOOD[event])
 
 
-@pytest.mark.rule(
-    "computer.resources.server.limits.session",
-    "answers.resources.limits.answer",
-    "computer.resources.errors.rate.reads",
-)
+@pytest.mark.rule("computer.resources.{server.limits.session,errors.rate.reads}", "answers.resources.limits.answer")
 @pytest.mark.parametrize("event", METERED)
 async def test_requests_above_the_limit_are_429_with_retry_after_and_not_relayed(nats_url: str, event: str) -> None:
     box = Computer()

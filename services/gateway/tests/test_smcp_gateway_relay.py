@@ -23,9 +23,7 @@ OFFICE = "office"
 SAYS_WHO = re.compile(r'gent":"(\w+)"')
 
 
-@pytest.mark.rule(
-    "answers.unknown-fields.relay", "answers.traces.no-req_id", "answers.nats.payload", "answers.acks.reply"
-)
+@pytest.mark.rule("answers.{unknown-fields.relay,traces.no-req_id,nats.payload,acks.reply}")
 async def test_payload_and_answer_are_relayed_unchanged(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", echo):
         await anna.join("agent", "anna", OFFICE)

@@ -103,10 +103,8 @@ async def opened(nats_url: str) -> AsyncIterator[Scene]:
 
 
 @pytest.mark.rule(
-    "answers.who.resources-notifications",
-    "answers.who.resources-notifications.hearers",
-    "computer.resources.server.list_changed",
-    "computer.resources.events.list_changed",
+    "answers.who.{resources-notifications,resources-notifications.hearers}",
+    "computer.resources.{server.list_changed,events.list_changed}",
 )
 async def test_resource_notifications_reach_only_the_offices_agent_unchanged(nats_url: str) -> None:
     async with opened(nats_url) as scene:

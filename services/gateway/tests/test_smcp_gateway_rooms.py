@@ -92,30 +92,14 @@ def held(world: World) -> int:
 
 
 @pytest.mark.rule(
-    "events.classes.server.direction",
-    "events.classes.server.must",
-    "events.classes.notify.direction",
-    "events.list.server:join_office.sender",
-    "events.list.server:leave_office.sender",
-    "events.list.notify:enter_office.members",
-    "events.list.notify:leave_office.members",
-    "events.join_office.who",
-    "events.join_office.reply.done",
-    "events.leave_office.who",
-    "events.leave_office.effect",
-    "events.list_room.all",
-    "events.notify.enter_office.told",
-    "events.notify.leave_office.told",
-    "events.flow.discovery.1",
-    "events.flow.discovery.2",
-    "events.must.server.handles",
-    "events.must.server.broadcasts",
-    "answers.acks.join.done",
-    "answers.acks.leave.done",
-    "answers.names.text",
-    "answers.rooms.notification.one-key",
-    "answers.rooms.notification.not-cause",
-    "answers.rooms.list.both-roles",
+    "events.{classes.server.direction,classes.server.must,classes.notify.direction}",
+    "events.{list.server:join_office.sender,list.server:leave_office.sender}",
+    "events.{list.notify:enter_office.members,list.notify:leave_office.members,join_office.who}",
+    "events.{join_office.reply.done,leave_office.who,leave_office.effect,list_room.all}",
+    "events.{notify.enter_office.told,notify.leave_office.told,flow.discovery.1,flow.discovery.2}",
+    "events.{must.server.handles,must.server.broadcasts}",
+    "answers.{acks.join.done,acks.leave.done,names.text,rooms.notification.one-key}",
+    "answers.{rooms.notification.not-cause,rooms.list.both-roles}",
 )
 @pytest.mark.parametrize(
     ("open_world", "office"),
@@ -149,12 +133,8 @@ async def test_members_on_two_gateways_get_each_enter_and_leave_once(open_world:
 
 
 @pytest.mark.rule(
-    "events.join_office.reply.refused",
-    "events.join_office.agent.only-one",
-    "answers.acks.join.refused",
-    "answers.acks.details",
-    "answers.rooms.one-agent",
-    "answers.rooms.refused.no-member",
+    "events.join_office.{reply.refused,agent.only-one}",
+    "answers.{acks.join.refused,acks.details,rooms.one-agent,rooms.refused.no-member}",
     "answers.rooms.refused.hears-nothing",
 )
 async def test_an_office_has_one_agent_across_gateways(open_world: OpenWorld) -> None:
@@ -267,10 +247,7 @@ async def test_a_refused_switch_changes_nothing(open_world: OpenWorld) -> None:
 
 @pytest.mark.rule(
     "events.leave_office.who",
-    "answers.acks.leave.done",
-    "answers.acks.leave.refused",
-    "answers.rooms.agent-after-leave",
-    "answers.rooms.leave-foreign",
+    "answers.{acks.leave.done,acks.leave.refused,rooms.agent-after-leave,rooms.leave-foreign}",
 )
 async def test_only_the_own_office_can_be_left(open_world: OpenWorld) -> None:
     async with open_world() as world, connected(world.url) as anna, connected(world.url) as bert:
@@ -286,20 +263,11 @@ async def test_only_the_own_office_can_be_left(open_world: OpenWorld) -> None:
 
 
 @pytest.mark.rule(
-    "events.classes.server.must",
-    "events.classes.notify.broadcast",
-    "events.list.notify:tool_call_cancel.members",
-    "events.update_config.room-only",
-    "events.update_tool_list.room-only",
-    "events.update_desktop.room-only",
-    "events.update_finder.room-only",
-    "events.notify.tool_call_cancel.told",
-    "events.must.server.handles",
+    "events.{classes.server.must,classes.notify.broadcast,list.notify:tool_call_cancel.members}",
+    "events.{update_config.room-only,update_tool_list.room-only,update_desktop.room-only}",
+    "events.{update_finder.room-only,notify.tool_call_cancel.told,must.server.handles}",
     "events.must.server.broadcasts",
-    "answers.acks.update",
-    "answers.acks.cancel",
-    "answers.rooms.notification.not-cause",
-    "answers.unknown.update",
+    "answers.{acks.update,acks.cancel,rooms.notification.not-cause,unknown.update}",
 )
 @sound_only  # a notification of a change may come twice, and says the same
 async def test_updates_and_cancels_reach_the_office_except_their_sender(open_world: OpenWorld) -> None:

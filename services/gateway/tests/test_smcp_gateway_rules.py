@@ -45,31 +45,13 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.rule(
-    "events.classes.client.direction",
-    "events.classes.client.routing",
-    "events.tool_call.flow",
-    "events.get_desktop.relayed",
-    "events.get_finder.relayed",
-    "events.flow.call.2",
-    "events.flow.call.4",
-    "events.flow.discovery.4",
-    "events.flow.discovery.6",
-    "events.flow.config.4",
-    "events.flow.config.6",
-    "events.flow.desktop.6",
-    "events.flow.desktop.9",
-    "events.flow.finder.6",
-    "events.flow.finder.9",
-    "events.must.server.routes",
-    "computer.architecture.4",
-    "computer.call.2",
-    "computer.call.8",
-    "answers.unknown.client",
-    "answers.nats.payload",
-    "computer.resources.server.routing",
+    "events.{classes.client.direction,classes.client.routing,tool_call.flow,get_desktop.relayed}",
+    "events.{get_finder.relayed,flow.call.2,flow.call.4,flow.discovery.4,flow.discovery.6,flow.config.4}",
+    "events.{flow.config.6,flow.desktop.6,flow.desktop.9,flow.finder.6,flow.finder.9,must.server.routes}",
+    "computer.{architecture.4,call.2,call.8,resources.server.routing,resources.flow.list.forwarded}",
+    "answers.{unknown.client,nats.payload}",
     "desktop.lifecycle.first.forwarded",
     "finder.lifecycle.first.forwarded",
-    "computer.resources.flow.list.forwarded",
 )
 async def test_every_client_event_reaches_its_computer_unchanged(nats_url: str) -> None:
     async def mirror(verb: str, incoming: Incoming) -> Reply:
@@ -89,25 +71,12 @@ async def test_every_client_event_reaches_its_computer_unchanged(nats_url: str) 
 
 
 @pytest.mark.rule(
-    "events.classes.server.must",
-    "events.list.notify:update_config.members",
-    "events.list.notify:update_tool_list.members",
-    "events.list.notify:update_desktop.members",
-    "events.list.notify:update_finder.members",
-    "events.update_config.broadcast",
-    "events.update_tool_list.broadcast",
-    "events.update_desktop.broadcast",
-    "events.update_finder.broadcast",
-    "events.notify.update_desktop.heard",
-    "events.notify.update_finder.heard",
-    "events.flow.config.1",
-    "events.flow.config.2",
-    "events.flow.desktop.3",
-    "events.flow.desktop.4",
-    "events.flow.finder.3",
-    "events.flow.finder.4",
-    "events.must.server.handles",
-    "events.must.server.broadcasts",
+    "events.{classes.server.must,list.notify:update_config.members,list.notify:update_tool_list.members}",
+    "events.{list.notify:update_desktop.members,list.notify:update_finder.members}",
+    "events.{update_config.broadcast,update_tool_list.broadcast,update_desktop.broadcast}",
+    "events.{update_finder.broadcast,notify.update_desktop.heard,notify.update_finder.heard}",
+    "events.{flow.config.1,flow.config.2,flow.desktop.3,flow.desktop.4,flow.finder.3,flow.finder.4}",
+    "events.{must.server.handles,must.server.broadcasts}",
     "data-structures.Desktop.update-events",
     "answers.capabilities.update",
 )
@@ -159,17 +128,10 @@ async def test_a_tool_list_update_without_a_name_is_announced_with_the_computers
 
 
 @pytest.mark.rule(
-    "events.classes.server.must",
-    "events.list.server:list_room.sender",
-    "events.list_room.all",
-    "events.list_room.reply.of-this-request",
-    "events.list_room.session.sid",
-    "events.list_room.session.name",
-    "events.list_room.session.role",
-    "events.list_room.session.office_id",
-    "events.must.server.handles",
-    "answers.rooms.list.both-roles",
-    "answers.rooms.list.sid",
+    "events.{classes.server.must,list.server:list_room.sender,list_room.all}",
+    "events.{list_room.reply.of-this-request,list_room.session.sid,list_room.session.name}",
+    "events.{list_room.session.role,list_room.session.office_id,must.server.handles}",
+    "answers.rooms.list.{both-roles,sid}",
 )
 async def test_a_listed_session_has_the_documented_fields(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:

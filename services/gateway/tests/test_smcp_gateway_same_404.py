@@ -85,14 +85,7 @@ async def ask(anna: Client, event: str, computer: str) -> Any:
     return await anna.call(event, call, timeout=60)
 
 
-@pytest.mark.rule(
-    "answers.who.same-404",
-    "answers.who.same-404.time",
-    "answers.who.own-office",
-    "answers.errors.404",
-    "answers.acks.at-once",
-    "answers.resources.computer",
-)
+@pytest.mark.rule("answers.{who.same-404,who.same-404.time,who.own-office,errors.404,acks.at-once,resources.computer}")
 @pytest.mark.parametrize("foreign", [native, on_the_same_gateway])
 @pytest.mark.parametrize(
     "event", ["client:tool_call", "client:get_config", "client:get_skills", "client:resources/read"]

@@ -147,9 +147,7 @@ BY_SERVER = {
 }
 
 
-@pytest.mark.rule(
-    "computer.resources.server.capabilities", "computer.resources.capabilities.forms", "answers.resources.capabilities"
-)
+@pytest.mark.rule("computer.resources.{server.capabilities,capabilities.forms}", "answers.resources.capabilities")
 @pytest.mark.parametrize("capabilities", [FLAGS, BY_SERVER, {}], ids=["flags", "by server", "none"])
 async def test_its_capabilities_are_shown_from_its_join_on_and_when_they_change(
     nats_url: str, capabilities: dict[str, Any]

@@ -24,9 +24,7 @@ from smcp_testing.granting_computer import (
 from smcp_testing.waiting import eventually
 
 
-@pytest.mark.rule(
-    "computer.resources.server.registry", "answers.resources.subscribers", "computer.resources.events.updated"
-)
+@pytest.mark.rule("computer.resources.{server.registry,events.updated}", "answers.resources.subscribers")
 async def test_an_update_reaches_only_subscribers_and_is_dropped_without_any(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
         assert await box.updated() is None

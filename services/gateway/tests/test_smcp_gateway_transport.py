@@ -29,10 +29,8 @@ def code_of(answer: Any) -> int:
 
 
 @pytest.mark.rule(
-    "events.namespace",
-    "events.join_office.reply.refused",
-    "answers.acks.always",
-    "answers.acks.join.malformed",
+    "events.{namespace,join_office.reply.refused}",
+    "answers.acks.{always,join.malformed}",
     "answers.errors.flat",
 )
 async def test_malformed_requests_are_acknowledged_in_the_shape_of_their_event(nats_url: str) -> None:

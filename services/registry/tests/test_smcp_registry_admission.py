@@ -91,14 +91,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.rule(
-    "answers.rooms.admission.free",
-    "answers.rooms.admission.own",
-    "answers.rooms.admission.moving-same",
-    "answers.rooms.admission.moving-other",
-    "answers.rooms.admission.alive",
-    "answers.rooms.admission.gone",
-)
+@pytest.mark.rule("answers.rooms.admission.{free,own,moving-same,moving-other,alive,gone}")
 @pytest.mark.parametrize(("present", "wanted", "owner", "expected"), TABLE)
 def test_the_table_says_who_gets_the_seat(
     present: MemberRecord | None, wanted: Claim, owner: OwnerState, expected: tuple[Action, Announce]

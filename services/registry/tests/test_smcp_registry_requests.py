@@ -166,9 +166,7 @@ async def test_a_computer_is_found_without_quorum_if_the_view_knows_the_caller(n
 
 
 @pytest.mark.rule(
-    "events.update_config.broadcast",
-    "events.update_tool_list.broadcast",
-    "events.update_desktop.broadcast",
+    "events.{update_config.broadcast,update_tool_list.broadcast,update_desktop.broadcast}",
     "events.update_finder.broadcast",
     "answers.unknown.update",
 )
@@ -230,13 +228,9 @@ async def test_changed_capabilities_are_published_and_listed(nats_url: str) -> N
 
 
 @pytest.mark.rule(
-    "events.list.server:update_config.sender",
-    "events.list.server:tool_call_cancel.sender",
+    "events.list.{server:update_config.sender,server:tool_call_cancel.sender}",
     "events.notify.tool_call_cancel.told",
-    "answers.who.computer",
-    "answers.who.other-fields",
-    "answers.who.cancel",
-    "answers.who.updates",
+    "answers.who.{computer,other-fields,cancel,updates}",
 )
 async def test_an_update_or_cancel_for_another_member_is_refused(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, asking(nats_url) as bus:

@@ -139,12 +139,7 @@ async def test_a_late_copy_of_a_join_after_the_leave_makes_no_member(nats_url: s
         assert (await member.registry.confirm("lab", "computer", "pc", again)).mine
 
 
-@pytest.mark.rule(
-    "events.join_office.computer.switch",
-    "answers.rooms.switch.claim-first",
-    "answers.rooms.switch.leave",
-    "answers.rooms.switch.enter-last",
-)
+@pytest.mark.rule("events.join_office.computer.switch", "answers.rooms.switch.{claim-first,leave,enter-last}")
 async def test_an_office_switch_announces_the_leave_before_the_enter(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as agent:
         old, new = await observe(agent.bus, "old"), await observe(agent.bus, "new")

@@ -189,12 +189,7 @@ async def all_registries_are_suspended_with_a_join_in_flight(world: World) -> No
     assert watcher.comings_and_goings("latecomer") == ["enter", "leave"]
 
 
-@pytest.mark.rule(
-    "answers.acks.join.why",
-    "answers.rooms.admission.no-quorum",
-    "answers.rooms.lease.outage",
-    "answers.calls.not-repeated",
-)
+@pytest.mark.rule("answers.{acks.join.why,rooms.admission.no-quorum,rooms.lease.outage,calls.not-repeated}")
 async def nats_is_killed_for_longer_than_a_lease(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:

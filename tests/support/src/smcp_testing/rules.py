@@ -1,12 +1,14 @@
 """Ties tests to the rules of the protocol: `@pytest.mark.rule("ID", …)` and the table `docs/rules.md`.
 
+`"finder.uri.level.{0,1}"` stands for `"finder.uri.level.0"` and `"finder.uri.level.1"`.
+
 `pytest --collect-only --rules FILE` writes the list of all rules with their tests, and fails when a rule has no test
 or a mark names no rule. A mark may stand on a test, on one of its parameters, or on the scenario function that a
 parameter is.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,17 +47,24 @@ def read(path: Path = TABLE) -> Mapping[str, Rule]:
     return rules
 
 
+def expanded(names: Sequence[str]) -> Iterator[str]:
+    """The ids that a mark names."""
+    for name in names:
+        begin, _, choices = name.partition("{")
+        yield from (begin + each for each in choices.removesuffix("}").split(","))
+
+
 def rules_of(item: pytest.Item) -> Iterator[str]:
     """The ids that a collected test holds."""
     for mark in item.iter_markers("rule"):
-        yield from mark.args
+        yield from expanded(mark.args)
     parameters: Mapping[str, Any] = (
         item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     )
     for value in parameters.values():
         for mark in getattr(value, "pytestmark", ()):
             if mark.name == "rule":
-                yield from mark.args
+                yield from expanded(mark.args)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
