@@ -382,7 +382,8 @@ async def test_pending_reports_unknown_and_recently_ended_calls() -> None:
         await eventually(lambda: tool.pending("r1").ended == [("alice", "r1")])
 
 
-async def test_a_call_is_not_unknown_while_it_is_begun_or_refused() -> None:
+@pytest.mark.parametrize("size", [1, 100_000], ids=["small", "large"])
+async def test_a_call_is_not_unknown_while_it_is_read_begun_or_refused(size: int) -> None:
     def refuse(call: RunningCall) -> Stop:
         raise TooLarge("its socket does not take it")
 
@@ -390,7 +391,7 @@ async def test_a_call_is_not_unknown_while_it_is_begun_or_refused() -> None:
         tool = Tool(owner)
         tool.start = refuse  # type: ignore[method-assign]
         request = {"agent": "alice", "req_id": "r1", "computer": "pc", "tool_name": "echo", "timeout": 30}
-        body = json.dumps({**request, "params": {"text": "x"}}).encode()
+        body = json.dumps({**request, "params": {"text": "x" * size}}).encode()
         caller = Caller(role="agent", office="lab", name="alice")
         dispatched = asyncio.create_task(tool.dispatcher.dispatch(CATALOG["client:tool_call"], caller, body))
         await asyncio.sleep(0)  # it has arrived
@@ -399,6 +400,11 @@ async def test_a_call_is_not_unknown_while_it_is_begun_or_refused() -> None:
             await asyncio.sleep(0)
         assert (await dispatched).error == 413
         assert tool.pending("r1").unknown == [("alice", "r1")]
+        elsewhere = Caller(role="agent", office="fab", name="alice")
+        dispatched = asyncio.create_task(tool.dispatcher.dispatch(CATALOG["client:tool_call"], elsewhere, body))
+        await asyncio.sleep(0)
+        assert tool.pending("r2").unknown == [("alice", "r2")], "another office's is none of these calls"
+        await dispatched
 
 
 async def test_calls_of_a_departed_agent_are_cancelled_unless_it_returns_or_may_have_or_repeats_them(

@@ -183,6 +183,7 @@ class Dispatcher:
     max_values: int = exact_json.MAX_VALUES
     """How many values a request may hold (`exact_json.check_cost`)."""
     running: set[Call] = field(default_factory=set, init=False)
+    """Requests that have no answer yet. Until one is read, its payload is empty."""
 
     async def dispatch(
         self,
@@ -205,8 +206,9 @@ class Dispatcher:
         """
         began, answer, trace_id = time.perf_counter(), None, ""
         size = len(body) if isinstance(body, bytes) else None
-        payload: dict[str, Any] = {}
+        call = Call(row, caller, "", 0.0, {}, headers, subject, note=note)
         request: BaseModel | SmcpError
+        self.running.add(call)
         try:
             try:
                 if isinstance(body, bytes) and len(body) > exact_json.SMALL_BYTES:
@@ -214,17 +216,17 @@ class Dispatcher:
                 else:
                     payload = exact_json.read_object(body)
                     exact_json.check_depth(payload)
-                payload = _signed(row, caller, payload)
+                call.payload = payload = _signed(row, caller, payload)
                 request = row.request.model_validate(payload)
             except SmcpError as error:
                 request = error  # refused behind the span and the log fields, like everything else
             except ValidationError as error:
                 request = malformed(error)
+            call.req_id = _req_id(call.payload, headers)
             if deadline is None:
                 seconds = float(getattr(request, "timeout", QUERY_S)) if row.seconds is None else row.seconds
                 deadline = asyncio.get_running_loop().time() + seconds
-            call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, note=note)
-            self.running.add(call)
+            call.deadline = deadline
             try:
                 with _NO_FIELDS if self.observe is None else self.observe(call):
                     if self.tracing is None:
@@ -237,13 +239,13 @@ class Dispatcher:
                 _failed("the log fields or span of a request could not be written", error)
                 answer = answer or await self._handle(call, request)
             finally:
-                self.running.discard(call)
                 call.span = INVALID_SPAN  # its own refers to the call: no circle is left for the collector of garbage
                 seconds = time.perf_counter() - began
                 concluding = _safely("a request could not be recorded", self.conclude, call, answer, seconds, size)
             if concluding is not None:
                 answer = await concluding
         finally:
+            self.running.discard(call)
             seconds = time.perf_counter() - began
             _safely("the metrics of a request could not be updated", self.ended, row, seconds, answer, trace_id)
         return answer

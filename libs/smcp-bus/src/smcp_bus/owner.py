@@ -262,9 +262,11 @@ class Owner:
         """Which of these calls are not known here, which have ended, and which queries the `dispatcher` does not run.
 
         The answer leaves out requests that run or begin, and calls that have just ended, since their answers are on
-        their way.
+        their way. While a large request of the office is being read, which may be any of them, it is empty.
         """
         self._tidy()
+        if any(not each.payload and each.caller.office == seat.office for each in dispatcher.running):
+            return PendingAnswer(unknown=[], ended=[], lost_queries=[])
         begun = {(each.payload.get("agent"), each.req_id) for each in dispatcher.running}
         ids = {req_id for _, req_id in begun}
         lost = [each for each in question.queries if each not in ids]

@@ -30,8 +30,8 @@ CANCEL_GRACE_S: Final = 1.0
 """How long an owner may take to settle a call that was cancelled (seconds)."""
 ASK_AFTER_S: Final = 0.2
 """Age of a call from which on its owner is asked after it."""
-PARSING_S: Final = 1.0
-"""How long an owner may take to parse a large call after it has all its parts: it parses others first (seconds)."""
+BEGIN_S: Final = 1.0
+"""How long an owner may take to begin to read a large call after it has all its parts (seconds)."""
 STILL_S: Final = 16.0
 """For how long no part of a request may be asked for: an owner gives up after less, and never tells."""
 NOT_SENT: Final = float("inf")
@@ -71,7 +71,7 @@ class PendingCall:
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
     arrives_until: float = 0.0
-    """Until then (loop time) its owner may not have all of the request, or not have parsed it, and does not know it."""
+    """Until then (loop time) its owner may not have all of the request, or not have begun to read it."""
     on_wire: bool = False
     """It was sent, and no reply says that it was not run: it may have run."""
     ended_at: float | None = None
@@ -106,8 +106,8 @@ class PendingCall:
         self.arrives_until = asyncio.get_running_loop().time() + STILL_S
 
     def request_delivered(self) -> None:
-        # its owner has to parse it; what was asked before says nothing
-        self.arrives_until = asyncio.get_running_loop().time() + PARSING_S
+        # what was asked before says nothing
+        self.arrives_until = asyncio.get_running_loop().time() + BEGIN_S
 
     def watched(self) -> None:
         """Its owner is not to be asked after it any more."""
