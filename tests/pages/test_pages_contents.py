@@ -14,9 +14,14 @@ from smcp_computer.config.file import parse_config
 from tests.pages.markdown import ROOT, anchors, blocks, commands, links, pages, spans
 
 PAGES: Final = pages()
-TOPS: Final = "|".join(
-    sorted(re.escape(path.name) for path in ROOT.iterdir() if path.is_dir() and path.name not in (".git", "build"))
-)
+
+
+def directories(parent: Path) -> list[str]:
+    """Those of the repository; what is built is not there in a fresh clone."""
+    return sorted(path.name for path in parent.iterdir() if path.is_dir() and path.name not in (".git", "build"))
+
+
+TOPS: Final = "|".join(map(re.escape, directories(ROOT)))
 _PATH: Final = re.compile(rf"(?:{TOPS})/[\w./*-]+")
 _MODULE: Final = re.compile(r"[\w/-]+/\w+\.py")
 _RELATIVE: Final = re.compile(r"[\w-]+/[\w./*-]+")
@@ -46,7 +51,7 @@ def test_every_path_and_link_exists(page: Path) -> None:
         target = (page.parent / unquote(path)).resolve() if path else page
         if not target.exists() or (anchor and target.suffix == ".md" and unquote(anchor) not in anchors(target)):
             missing.append(link)
-    beside = {path.name for path in page.parent.iterdir() if path.is_dir()}
+    beside = directories(page.parent)
     for span in spans(page):
         if _PATH.fullmatch(span):
             found = ROOT.glob(span.rstrip("/"))

@@ -215,19 +215,6 @@ async def test_a_cancel_of_another_subject_of_the_same_name_ends_nothing_and_kee
         assert (await tool.call("r4", subject="mallory"))["meta"] == {"a2c_cancelled": True}
 
 
-@pytest.mark.parametrize(("canceller", "caller"), [("anna", ""), ("", "anna")])
-async def test_a_cancel_counts_by_name_if_its_gateway_or_that_of_the_call_says_no_subject(
-    canceller: str, caller: str
-) -> None:
-    with owning() as owner:
-        tool = Tool(owner)
-        assert not tool.cancel(subject="mallory")
-        assert not tool.cancel(subject=canceller)
-        assert (await tool.call(subject=caller))["meta"] == {"a2c_cancelled": True}
-        assert tool.calls == []
-        assert owner.held()["kept_cancels"] == 1
-
-
 async def test_cancels_of_one_call_for_thousands_of_users_take_no_more_memory_than_those_for_a_few() -> None:
     with owning() as owner:
         tool = Tool(owner)
@@ -507,16 +494,6 @@ async def test_a_call_of_another_subject_is_not_joined_and_gives_no_result() -> 
             tool.end()
         assert await first == await tool.call(subject="anna") == json.loads(RESULT)
         assert len(tool.calls) == 1
-
-
-async def test_a_subject_that_an_older_gateway_does_not_tell_runs_no_call_twice() -> None:
-    with owning() as owner:
-        tool = Tool(owner)
-        await tool.done(subject="anna")
-        assert await tool.call() == json.loads(RESULT)
-        await tool.done("r2")
-        assert await tool.call("r2", subject="anna") == json.loads(RESULT)
-        assert len(tool.calls) == 2
 
 
 async def test_a_call_that_failed_for_another_subject_blocks_no_id() -> None:

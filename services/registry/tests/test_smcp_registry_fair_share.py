@@ -86,15 +86,6 @@ async def test_a_gateway_without_a_lease_does_not_count_for_the_fair_share(nats_
         await eventually(alone)
 
 
-async def test_a_gateway_of_an_older_version_does_not_count_and_gets_no_share(nats_url: str) -> None:
-    async with registries(nats_url) as (bus, opened):
-        subject = subjects.hosts("gateway", "older", "lease")
-        reply = await bus.request(subject, orjson.dumps({"sockets": 80, "members": 80}), timeout=30)
-        assert LeaseState.model_validate_json(reply.body).fair_share is None
-        await eventually(lambda: all(known(each, "older") for each in opened))
-        assert (await renewed(bus, "newer", gateway(20))).fair_share == 20
-
-
 @pytest.mark.rule("answers.who.nats.gateways")
 async def test_a_computer_that_says_that_it_is_many_gateways_changes_no_share(nats_url: str) -> None:
     async with registries(nats_url) as (bus, opened):

@@ -139,7 +139,6 @@ async def test_a_gateway_may_do_its_work_and_nothing_of_the_registry(tmp_path: P
     async with open_nats_server(MODEL, tmp_path) as server, connected(server, "gateway-1") as gateway:
         assert await gateway.may_publish(subjects.client("lab", "one", "tool_call"))
         assert await gateway.may_publish(subjects.server("北京 3.*", "agent", "a b", "join_office"))
-        assert await gateway.may_publish(subjects.hosts("gateway-1", PROCESS, "lease"))
         assert await gateway.may_publish(subjects.hosts("gateway-1", PROCESS, "gateway_lease"))
         assert await gateway.may_publish(subjects.hosts("gateway-1", PROCESS, "assert"))
         assert await gateway.may_publish("_INBOX.rack.x")

@@ -13,6 +13,7 @@ from smcp_auth.client_addresses import Network, read_networks
 from smcp_auth.grants import Count, PerSecond, Quota, read_revocations
 from smcp_auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_service.files import UnusableFile, read_protected
+from smcp_service.http_limits import PER_ADDRESS
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError, is_loopback, listed
 
 
@@ -81,6 +82,9 @@ class AuthSettings(ServiceSettings):
         default="", description="origins of web pages that may connect, with commas: https://office.example.com"
     )
     insecure: bool = Field(default=False, description="without authentication listen on any address, all the same")
+    unauthenticated_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=PER_ADDRESS, description="connections from one address that are not let in yet; 0: any number"
+    )
 
     @property
     def auth_configured(self) -> bool:

@@ -107,7 +107,7 @@ class Caller:
     session: str = ""
     authenticated: bool = False
     subject: str = ""
-    """The identity of its key or token; empty: without authentication, or not told by an older gateway."""
+    """The identity of its key or token; empty: without authentication."""
     rights: Rights | None = None
     """What its key or token allows; None: as `subject`."""
     local: bool = False

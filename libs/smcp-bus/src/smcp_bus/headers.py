@@ -29,7 +29,7 @@ NOTIFICATION_ID: Final = "Smcp-Notification-Id"
 registries is published twice with one id, and gateways drop the second one."""
 SUBJECT: Final = "Smcp-Subject"
 """Request to a Computer, and cancel: the identity of the Agent's key or token (`Principal.identity`), which a new token
-of the same subject keeps. Absent: no authentication, or an older gateway."""
+of the same subject keeps. Absent: no authentication."""
 RIGHTS: Final = "Smcp-Rights"
 """Request to a Computer: what the Agent's key or token allows (`callers.Rights`), as JSON. Absent as `SUBJECT`."""
 TRACEPARENT: Final = "traceparent"

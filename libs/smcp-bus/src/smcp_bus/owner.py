@@ -206,7 +206,7 @@ class Owner:
             call
             for seat in seats
             if (call := self._running.get((office, seat.computer, agent, req_id))) is not None
-            and not _is_of_another(call, subject)
+            and call.subject == subject
         ]
         by = get_current_span().get_span_context()
         for call in calls:
@@ -256,7 +256,7 @@ class Owner:
     def runs_for_another(self, seat: Seat, agent: str, req_id: str, subject: str) -> bool:
         """Whether a call by that name runs there that is not the subject's."""
         call = self._running.get((seat.office, seat.computer, agent, req_id))
-        return call is not None and _is_of_another(call, subject)
+        return call is not None and call.subject != subject
 
     def pending(self, seat: Seat, question: PendingQuestion, dispatcher: Dispatcher) -> PendingAnswer:
         """Which of these calls are not known here, which have ended, and which queries the `dispatcher` does not run.
@@ -308,7 +308,7 @@ class Owner:
     ) -> bytes | None:
         self._tidy()
         ended = self._ended.get(key)
-        if ended is not None and ended.failed and _is_of_another(ended, subject):
+        if ended is not None and ended.failed and ended.subject != subject:
             self._drop(key)
             del self._ended[key]  # it holds no result, and must not keep the id from who used it first
             ended = None
@@ -321,7 +321,7 @@ class Owner:
                 return ended.body if ended.body is not None else exact_json.written(tool_results.expired())
             del self._ended[key]
         _, by = self._tombstones.get((seat.office, request.agent, request.req_id), (0.0, ()))
-        if "" in by or subject in by or (by and not subject):  # as `_is_of_another`
+        if subject in by:
             return exact_json.written(tool_results.cancelled(request.tool_name))
         repeat = request.a2c_repeat
         if ended is not None or repeat is None or repeat is False:
@@ -392,11 +392,6 @@ def _forgotten(table: OrderedDict[Key, Any]) -> list[Key]:
     return keys
 
 
-def _is_of_another(known: RunningCall | EndedCall, subject: str) -> bool:
-    # an older gateway says no subject: its Agents, who move between gateways, are believed by their name as before
-    return bool(known.subject and subject and known.subject != subject)
-
-
 def _same(known: RunningCall | EndedCall, digest: bytes, subject: str) -> None:
-    if _is_of_another(known, subject) or known.digest != digest:
+    if known.subject != subject or known.digest != digest:
         raise Malformed("this req_id was used for another call", details={"field": "req_id"})

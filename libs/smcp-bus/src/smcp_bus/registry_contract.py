@@ -83,10 +83,7 @@ class Joined(_Contract):
 
 
 def same_tenure(before: int | None, now: int | None) -> bool:
-    """Whether a seat was nobody else's between two answers of the registries, by their `tenure`.
-
-    None, which is what older registries say, is never the same.
-    """
+    """Whether a seat was nobody else's between two answers of the registries, by their `tenure`. None is never it."""
     return now is not None and before == now
 
 
@@ -131,10 +128,10 @@ class LeaseRenewal(_Contract):
     sockets: int = Field(default=0, ge=0)
     """For a gateway: the sockets it holds."""
     accepting: bool | None = None
-    """For a gateway: whether it takes new sockets, which one that stops does not. None: it is no gateway (or an older
-    one), and has no part in the fair share."""
+    """For a gateway: whether it takes new sockets, which one that stops does not. None: it is no gateway, and has
+    no part in the fair share."""
     proof: str | None = Field(default=None, max_length=64)
-    """For a gateway: what its requests carry (`Smcp-Proof`), since anybody may claim to be its process. None: older."""
+    """For a gateway: what its requests carry (`Smcp-Proof`), since anybody may claim to be its process."""
 
 
 class LeaseState(_Contract):

@@ -82,6 +82,6 @@ class Access:
             return True
         if allow.offices is not None and not any(matches(pattern, self._office) for pattern in allow.offices):
             return False
-        # an older gateway, or one without authentication, does not say who calls
+        # a gateway without authentication does not say who calls
         holder = "" if caller.rights is None else caller.rights.holder
         return allow.subjects is None or (holder != "" and any(matches(each, holder) for each in allow.subjects))

@@ -5,7 +5,6 @@ from typing import Annotated
 from pydantic import Field
 
 from smcp_auth.settings import AuthSettings, QuotaSettings
-from smcp_service.http_limits import PER_ADDRESS
 from smcp_service.settings import BindHost, Port, Seconds
 
 
@@ -14,9 +13,6 @@ class GatewaySettings(AuthSettings, QuotaSettings):
 
     gateway_host: BindHost = Field(default="127.0.0.1", description="where clients connect")
     gateway_port: Port = Field(default=8000, description="port for clients, /livez and /readyz; 0 takes any free one")
-    unauthenticated_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        default=PER_ADDRESS, description="connections from one address that are not let in yet; 0: any number"
-    )
     audit_arguments: bool = Field(
         default=False, description="record the arguments and results of calls, too, without what looks like a secret"
     )

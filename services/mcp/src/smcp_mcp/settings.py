@@ -13,7 +13,6 @@ from smcp_agent.mcp.tools import MAX_TOOLS
 from smcp_auth.settings import AuthSettings, QuotaSettings, check_auth
 from smcp_proto.member_names import Name
 from smcp_proto.printable import without_login
-from smcp_service.http_limits import PER_ADDRESS
 from smcp_service.settings import MIB, BindHost, Port, Seconds, SettingsError, listed
 
 _HTTP: Final = ("http", "https")
@@ -76,9 +75,6 @@ class McpSettings(AuthSettings, QuotaSettings):
     mcp_peers: Annotated[str, AfterValidator(_peers)] = Field(
         default="",
         description="where the other replicas listen, with commas; each address of a host name is one replica",
-    )
-    unauthenticated_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        default=PER_ADDRESS, description="connections from one address that are not let in yet; 0: any number"
     )
     mcp_max_tools: Annotated[int, Field(ge=1)] = Field(
         default=MAX_TOOLS, description="a client that may use more tools lists a search in their place"

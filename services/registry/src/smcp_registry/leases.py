@@ -66,7 +66,7 @@ class Leases(View):
         """Whether that process holds a gateway's lease, which nats-server lets only gateways write, and the sender is
         that process: it has the lease's proof."""
         lease = self._leases.get(lease_key(credential, process))
-        return lease is not None and lease[1].accepting is not None and lease[1].proof in (None, proof)
+        return lease is not None and lease[1].accepting is not None and lease[1].proof == proof
 
     async def lives(self, credential: str, process: str) -> bool:
         return (await self._bucket.read(lease_key(credential, process))).value is not None

@@ -102,7 +102,6 @@ def _gateway(credential: str) -> Grant:
             f"{subjects.ROOT}.*.client.>",
             f"{subjects.ROOT}.*.server.>",
             f"{own}.*.gateway_lease",
-            f"{own}.*.lease",  # an older gateway renews here
             f"{own}.*.assert",
             subjects.AUDIT_ALL,
             f"{_INBOX}.>",

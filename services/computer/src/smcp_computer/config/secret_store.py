@@ -89,7 +89,7 @@ class SecretStore:
             f"{SETTING} does not say its key, the keyring of the system is locked, not there, or has no key for it, "
             f"and {self._own} does not exist"
         )
-        token = sealed.partition(b"\n")[0].rpartition(b":")[2]  # a version before this one wrote a word before it
+        token = sealed.partition(b"\n")[0].removeprefix(_MARK)
         for key in self._keys():  # one after the other: a keyring may ask its user to unlock it
             with suppress(InvalidToken):
                 return Fernet(key).decrypt(token)
