@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 import typer
+from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
 
 from smcp_computer.config.file import parse_config
 from tests.pages.markdown import ROOT, anchors, blocks, commands, links, pages, spans
@@ -107,6 +108,15 @@ def test_h_shows_the_help_of_a_command(command: str, capsys: pytest.CaptureFixtu
         shown(["-h"], prog_name=command)
     assert ended.value.code == 0
     assert "--help" in capsys.readouterr().out
+
+
+def test_the_guide_of_a_computer_begins_with_links_to_its_sections_and_lists_what_a_server_inherits() -> None:
+    text = (ROOT / "docs/guides/run-a-computer.md").read_text(encoding="utf-8")
+    top, *sections = text.split("\n## ")
+    linked = {link.partition("#")[2] for link in re.findall(r"\]\((.*?)\)", top)}
+    assert {section.partition("\n")[0].lower().replace(" ", "-") for section in sections} <= linked
+    (inherited,) = re.findall(r"the MCP SDK's default environment: (.*?)\.", text)
+    assert set(re.findall(r"`(\w+)`", inherited)) == {*DEFAULT_INHERITED_ENV_VARS}
 
 
 _CONFIGURATION: Final = re.compile(r'\s*\{\s*"servers"')

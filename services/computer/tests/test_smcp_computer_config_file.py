@@ -69,7 +69,10 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
     [
         ({"servers": {"git": {**STDIO, "type": "pipe"}}}, ["servers.git.type", "unknown or missing type", "stdio"]),
         ({"servers": {"git": {"server_parameters": {"command": "x"}}}}, ["servers.git.type"]),
-        ({"servers": {"git": {"type": "stdio"}}}, ["servers.git.server_parameters: is missing"]),
+        ({"servers": {"git": {"type": "stdio", "args": ["x"]}}}, ["servers.git.command: is missing"]),
+        ({"servers": {"web": {"type": "http", "headers": {}}}}, ["servers.web.url: is missing"]),
+        ({"git": {"command": "x", "env": {"A": [], "B": {}}}}, ["git.env.A: must be", "git.env.B: must be"]),
+        ({"git": {"type": "stdio", "params": []}}, ["git.params: must be"]),
         (
             {"servers": {"git": {"type": "stdio", "server_parameters": {}}}},
             ["servers.git.server_parameters.command: is missing"],

@@ -67,6 +67,14 @@ async def test_status_shows_the_computer_and_all_its_servers(nats_url: str) -> N
         assert all(each in shown.stdout for each in ("box", "ready", "off", "disabled", "MB"))
 
 
+async def test_status_says_where_more_stands_about_a_server_that_does_not_run(nats_url: str) -> None:
+    async with controlled(nats_url, box=configs.stdio(), bad={"command": "false"}) as here:
+        await eventually(lambda: here.computer.fleet.supervisors["bad"].reason)
+        warned = (await command("status")).stderr
+    assert "bad: `smcp-computer logs SERVER` shows what it wrote." in warned
+    assert "proxies and certificates" in warned
+
+
 async def test_status_names_the_file_that_names_no_servers(nats_url: str) -> None:
     async with controlled(nats_url):
         assert f"No MCP servers: {Path('unused').absolute()} names none" in (await command("status")).stderr

@@ -89,7 +89,7 @@ async def test_a_server_that_goes_on_with_a_cancelled_call_answers_the_next_one(
 async def test_a_server_that_hangs_at_its_start_is_tried_again() -> None:
     wild = configs.hostile("--hangs", "tools/list")
     async with running(limits=Limits(start_s=1.0), ready=["calm"], wild=wild, calm=configs.hostile()) as servers:
-        await eventually(lambda: servers["wild"].reason == "did not get ready in time")
+        await eventually(lambda: servers["wild"].reason == "did not answer as an MCP server in time")
         await answers(servers["calm"])
 
 

@@ -25,6 +25,7 @@ from smcp_testing.waiting import eventually
 Kind = Literal["streamable", "sse"]
 SHORT: dict[Kind, Any] = {"streamable": "PT2S", "sse": 2}
 PATIENCE_S = 60.0
+SILENT = "did not answer as an MCP server in time"
 NOT_IN_TIME = {"streamable": "did not answer in time", "sse": "did not take a message in time"}
 LONG: dict[Kind, Any] = {"streamable": "PT5M", "sse": 300}
 
@@ -145,8 +146,8 @@ async def served(answer: Callable[[web.Request], Awaitable[web.Response]]) -> As
     ("kind", "body", "start_s", "why"),
     [
         ("text/html", "event: endpoint\ndata: /messages\n\n", 60, "text/event-stream"),
-        ("text/event-stream", "data: {}\n\n", 1, "did not get ready in time"),
-        ("text/event-stream", "event: endpoint\ndata: http://127.0.0.1:1/messages\n\n", 1, "did not get ready in time"),
+        ("text/event-stream", "data: {}\n\n", 1, SILENT),
+        ("text/event-stream", "event: endpoint\ndata: http://127.0.0.1:1/messages\n\n", 1, SILENT),
     ],
 )
 async def test_a_url_without_an_mcp_server_behind_sse_fails_with_a_reason(

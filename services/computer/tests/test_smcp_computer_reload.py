@@ -117,7 +117,7 @@ async def test_a_broken_file_changes_nothing_and_the_next_valid_one_counts(
 
 
 async def test_a_server_whose_env_file_is_missing_is_not_started_until_it_is_there_and_the_others_run(
-    nats_url: str, tmp_path: Path
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, box = tmp_path / "computer.json", configs.stdio()
     async with world(nats_url, {"config": file}, box=box) as here:
@@ -131,6 +131,7 @@ async def test_a_server_whose_env_file_is_missing_is_not_started_until_it_is_the
         missing = await reloaded()
         assert (missing["box"], here.computer.config_problem) == ("", None)
         assert "env_file: '.env': cannot be read: No such file" in missing["other"]
+        assert len([line for line in caplog.messages if "No such file" in line]) == 1
         (tmp_path / ".env").write_text("")
         assert await reloaded() == {"box": "", "other": ""}
         (tmp_path / ".env").unlink()

@@ -121,6 +121,18 @@ def test_a_program_that_ends_at_once_is_logged_with_its_status(caplog: pytest.Lo
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("true", "its process ended with status 0 before it answered: it does not serve MCP over stdio"),
+        ("true --help", "its command 'true --help' does not exist; write its arguments into args"),
+    ],
+)
+async def test_a_command_that_starts_no_mcp_server_is_told_what_it_lacks(command: str, reason: str) -> None:
+    async with supervised({"type": "stdio", "server_parameters": {"command": command}}) as box:
+        await eventually(lambda: box.reason == reason, timeout=30)
+
+
 def test_the_last_lines_are_those_of_the_current_process(caplog: pytest.LogCaptureFixture) -> None:
     log = StderrLog("box")
     log.process_started()

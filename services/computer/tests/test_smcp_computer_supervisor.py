@@ -88,7 +88,7 @@ async def test_a_server_that_needs_longer_than_the_first_start_may_take_gets_twi
         "server_parameters": {**toolbox, "command": "sh", "args": ["-c", f"sleep 1; exec {command}"]},
     }
     async with running(limits=Limits(start_s=0.6), ready=(), slow=slow) as servers:
-        assert servers["slow"].reason == "did not get ready in time"
+        assert servers["slow"].reason == "did not answer as an MCP server in time"
         await eventually(lambda: servers["slow"].ready, timeout=60)
         assert text(await call(servers["slow"], "echo", text="hi")) == "hi"
 

@@ -142,6 +142,9 @@ def print_status(said: Said) -> None:
     ]
     columns = ("Server", "State", "Since", "Restarts", "Tools", "Running", "PID", "CPU", "Memory", "Reason")
     print_table(columns, rows, f"No MCP servers: {said['config']} names none; `smcp-computer servers add` adds one.")
+    if failing := [each["name"] for each in said["servers"] if each["reason"]]:
+        more = "A server has your variables for proxies and certificates only if its `environment` names them."
+        warn(f"{', '.join(failing)}: `smcp-computer logs SERVER` shows what it wrote. {more}")
     for each in said["servers"]:
         for warning in each["warnings"]:
             warn(f"{each['name']}: {warning}")

@@ -103,7 +103,6 @@ def read_config(path: Path) -> ComputerConfig:
     return replace(
         config,
         servers=servers,
-        warnings=(*config.warnings, *missing.values()),
         problems=tuple(problems),
         env_files=tuple(env_files),
         missing_env_files=missing,

@@ -74,9 +74,9 @@ def own_server(body: Mapping[str, Any]) -> OwnServer:
     own = OwnServer(dict(body))
     own.rename("envFile", "env_file")
     if PARAMETERS not in body:
-        if isinstance(body.get("params"), dict):
+        if "params" in body:
             own.rename("params", PARAMETERS)
-        elif {"command", "url"} & body.keys():
+        else:
             _unflatten(own)
     kind = own.body.get("type")
     if isinstance(kind, str):
@@ -96,8 +96,8 @@ def _unflatten(own: OwnServer) -> None:
         body.pop(key, None)
     by_url = "sse" if str(body.get("url", "")).endswith("/sse") else "streamable"
     body.setdefault("type", "stdio" if "command" in body else by_url)
-    is_program = "command" in body and TYPES.get(str(body["type"]), body["type"]) not in ("streamable", "sse")
-    model = MCPServerStdioParameters if is_program else MCPServerStreamableHttpParameters
+    is_http = str(body["type"]) in (*TYPES, "streamable", "sse")
+    model = MCPServerStreamableHttpParameters if is_http else MCPServerStdioParameters
     body[PARAMETERS] = {key: body.pop(key) for key in model.model_fields if key in body}
     if isinstance(env := body[PARAMETERS].get("env"), dict):
         # a null removes a variable, which a server would not get here anyway

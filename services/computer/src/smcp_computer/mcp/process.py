@@ -259,7 +259,8 @@ def is_stopped(pid: int | None) -> bool:
 def _failure(step: str, number: int, launch: Launch) -> str:
     what = f"its command {launch.command[0]!r}" if step == "command" else f"its working directory {launch.cwd!r}"
     if number == errno.ENOENT:
-        return f"{what} does not exist"
+        hint = "; write its arguments into args" if step == "command" and " " in launch.command[0] else ""
+        return f"{what} does not exist{hint}"
     return f"{what} cannot be used: {_reason(number)}"
 
 

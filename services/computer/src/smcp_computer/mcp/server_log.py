@@ -51,7 +51,7 @@ def describe(error: BaseException) -> str:
         case httpx2.TransportError():
             return "broke off its connection"
         case TimeoutError():
-            return "did not get ready in time"
+            return "did not answer as an MCP server in time"
         case MCPError(code=types.CONNECTION_CLOSED) | anyio.BrokenResourceError() | anyio.ClosedResourceError():
             return WENT_AWAY
         case MCPError(code=code):
@@ -193,7 +193,8 @@ class StderrLog:
         else:
             notes = f"its process ended with status {self.status}"
             if reason == WENT_AWAY and not was_ready:
-                reason, notes = f"{notes} before it answered", ""
+                hint = "" if self.status else ": it does not serve MCP over stdio"
+                reason, notes = f"{notes} before it answered{hint}", ""
             if not (self._last and self._is_shown):
                 notes = "; ".join(filter(None, [notes, f"it said last: {' | '.join(self._last) or 'nothing'}"]))
         message = f"{reason} ({notes}); {outlook}" if notes else f"{reason}; {outlook}"
