@@ -52,6 +52,8 @@ def test_json_for_a_terminal_is_read_back_as_it_was() -> None:
 def test_a_similar_name_is_suggested_at_a_bounded_cost() -> None:
     tools = [*(f"tool_{number}" for number in range(500)), "git_log"]
     assert did_you_mean("gitLgo", tools) == "; did you mean 'git_log'?"
+    assert did_you_mean("ad", ["vs__add", "vs__sub"]) == "; did you mean 'vs__add'?"
+    assert did_you_mean("addd", ["add", "vs__add"]) == "; did you mean 'add'?"
     assert did_you_mean("x" * 200, ["x" * 201]) == ""
     chance = random.Random(1)
     name, *others = ("".join(chance.sample("ab" * 64, 128)) for _ in range(1001))

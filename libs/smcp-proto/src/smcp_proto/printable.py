@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from heapq import nlargest
+from itertools import islice
 from typing import Any, Final
 
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
@@ -105,9 +106,10 @@ def stacked_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], width: i
 
 
 LONGEST_NAME: Final = 128
+MOST_KNOWN: Final = 1000
 MOST_COMPARED: Final = 20
-"""Characters of a name for which a similar one is sought, and names that are compared with it in full, the likeliest
-ones: 500 that are made for it would take a second of the event loop."""
+"""Characters of a name for which a similar one is sought; names that are looked at (20 ms); those of them that are
+compared with it in full, the likeliest ones: 500 that are made for it would take a second of the event loop."""
 LIKE: Final = 0.65
 """How similar (`difflib`) the nearest one has to be."""
 
@@ -115,7 +117,9 @@ LIKE: Final = 0.65
 def did_you_mean(written: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: `; did you mean 'x'?`, or empty. camelCase counts as snake_case."""
     folded = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", written).lower()
-    by_folded = {name.lower(): name for name in known}
+    names = [*islice(known, MOST_KNOWN)]
+    by_folded = {name.lower().rpartition("__")[2]: name for name in names}  # without the server of `server__tool`
+    by_folded |= {name.lower(): name for name in names}
     if len(folded) > LONGEST_NAME:
         return ""
     matcher = SequenceMatcher(b=folded)

@@ -7,11 +7,9 @@ What is not allowed is not listed, and is 403 where it is named. Whether a call 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from smcp_bus.callers import Caller
-from smcp_computer.config.lint import MAX_HINTS
 from smcp_computer.settings import HostSettings
 from smcp_computer.tools import Catalogue, Target
 from smcp_proto import tool_results
@@ -65,8 +63,7 @@ class Access:
         if others:
             hint = f"; it is listed as {' and '.join(map(repr, others))}"
         else:
-            listed = self.listed(caller, islice(self._catalogue.listing, MAX_HINTS))
-            hint = did_you_mean(name, [tool.name for tool in listed])
+            hint = did_you_mean(name, (tool.name for tool in self.listed(caller, self._catalogue.listing)))
         return tool_results.failed(f"this Computer has no tool {name!r}{hint}")
 
     def _may_call(self, caller: Caller, name: str) -> bool:

@@ -35,8 +35,6 @@ MAX_FOUND: Final = 50
 MAX_QUERY: Final = 500
 MAX_LINE: Final = 200
 """Characters of a description among search results, and of the Computers in the description of the search."""
-MAX_COMPARED: Final = 1000
-"""Tool names that are compared with an unknown one, to suggest a similar one: 20 ms."""
 MAX_TEXT: Final = 2000
 """Characters of a description that are searched."""
 MAX_TEXTS: Final = 5 * MAX_TEXT
@@ -124,8 +122,7 @@ class OfficeTools:
         tool = self._tools.get(name)
         if (named := tool.named if tool else unlisted(name)) is None or not self._may(context, named):
             visible = [each.named.name async for each in self._visible(context)]
-            near = did_you_mean(name, visible[:MAX_COMPARED])
-            raise NotFound(f"there is no tool {name!r} that you may use{near}")
+            raise NotFound(f"there is no tool {name!r} that you may use{did_you_mean(name, visible)}")
         return named
 
     def input_schema(self, name: str) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 from urllib.parse import urlsplit
@@ -66,8 +65,6 @@ def _why(error: ErrorDetails) -> str:
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 PARAMETERS: Final = "server_parameters"
-MAX_HINTS: Final = 500
-"""Names that one is compared with for a hint: a thousand comparisons take some 10 ms of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +237,8 @@ def unknown_tools(server: MCPServerConfig, host: HostSettings, tools: Collection
 
 
 def no_tool(field: str, name: str, tools: Iterable[str]) -> str:
-    """The warning about one of `unknown_tools`. A server may offer thousands: the first `MAX_HINTS` are compared."""
-    return f"{field}: {name!r}: {hinted(name, islice(tools, MAX_HINTS), 'is no tool of this server')}"
+    """The warning about one of `unknown_tools`."""
+    return f"{field}: {name!r}: {hinted(name, tools, 'is no tool of this server')}"
 
 
 HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
