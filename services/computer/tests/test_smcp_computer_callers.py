@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from smcp_agent import Event, NotAllowed, NotFound, ResourcesChanged, SmcpAgent, ToolsChanged
+from smcp_agent.errors import Malformed
 from smcp_bus import subjects
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
@@ -180,6 +181,17 @@ async def test_a_call_of_an_unknown_tool_names_the_one_that_may_be_meant(nats_ur
         for name, said in (("ehco", "; did you mean 'echo'?"), ("tools__nothing", "")):
             result = await caller.call_tool(NAME, name)
             assert (result.is_error, result.text) == (True, f"this Computer has no tool {name!r}{said}")
+
+
+async def test_a_tool_that_does_not_run_is_a_result_and_what_is_wrong_with_the_call_is_raised(nats_url: str) -> None:
+    servers = {"tools": configs.stdio(forbidden_tools=["add"])}
+    async with office(nats_url, "nats", servers) as (world, _), agent(world, "bert") as caller:
+        for name in ("nothing", "add", "fail"):
+            assert (await caller.call_tool(NAME, name)).is_error, name
+        with pytest.raises(Malformed):
+            await caller.call_tool(NAME, "echo", {"text": 7})
+        with pytest.raises(NotFound):
+            await caller.call_tool("nobody", "echo")
 
 
 @pytest.mark.rule("answers.who.allow")
