@@ -48,11 +48,12 @@ def replace_files(contents: Mapping[Path, bytes], *, keep_access: bool = False, 
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Let no other process change files of this directory meanwhile; waits for those that do. Raises OSError."""
-    handle = os.open(directory, os.O_RDONLY)
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of a file or directory, until the process ends at the latest. Raises OSError; BlockingIOError:
+    another process has it, and `wait` is false."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(handle)

@@ -1,11 +1,12 @@
 """The options and settings of `smcp up`, and those of the parts that it runs."""
 
-import fcntl
 import json
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from smcp_computer.settings import ComputerSettings
 from smcp_gateway.settings import GatewaySettings
 from smcp_mcp.settings import McpSettings, check_access
 from smcp_registry.settings import RegistrySettings
+from smcp_service.files import locked
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError, load_settings
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
@@ -35,6 +37,8 @@ MCP_PORT: Final = "--mcp-port / SMCP_MCP_PORT, or start without MCP clients (--n
 
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
+TEMPORARY: Final = "smcp-up-"
+"""How the directory of a run without `--data` begins."""
 KEYS: Final = "key-of-this-run.json"
 """The file of the keys that are made for a run (`with_key`)."""
 UNREAD: Final = tuple(
@@ -71,22 +75,30 @@ class UpSettings:
 
 @contextmanager
 def up_directory(data: Path | None) -> Iterator[Path]:
-    """`data`, locked for this process, or a temporary one."""
-    if data is None:
-        with tempfile.TemporaryDirectory(prefix="smcp-up-", ignore_cleanup_errors=True) as directory:
-            yield Path(directory)
-        return
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        lock = (data / "lock").open("w")
-    except OSError as error:
-        raise SettingsError(f"--data: {data} cannot be used: {error.strerror}") from error
-    with lock:
+    """`data`, locked for this process, or a temporary one. Removes the temporary ones of runs that were killed."""
+    with ExitStack() as stack:
+        if data is None:
+            _remove_abandoned()
+            temporary = tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True)
+            data = Path(stack.enter_context(temporary))
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            data.mkdir(parents=True, exist_ok=True)
+            (data / "lock").touch()
+            stack.enter_context(locked(data / "lock", wait=False))
+        except BlockingIOError as error:
             raise Failure(f"--data: another smcp up runs in {data}") from error
+        except OSError as error:
+            raise SettingsError(f"--data: {data} cannot be used: {error.strerror}") from error
         yield data
+
+
+def _remove_abandoned() -> None:
+    for directory in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+        with suppress(OSError):
+            status = directory.lstat()
+            if status.st_uid == os.geteuid() and status.st_mtime < time.time() - 60:  # a new one is not locked yet
+                with locked(directory / "lock", wait=False):
+                    shutil.rmtree(directory, ignore_errors=True)
 
 
 def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
