@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus.audit import MOST_WAITING, REPEATED, Event, Trail, sha256
+from smcp_bus.audit import MOST_WAITING, OUTCOMES, REPEATED, Event, Trail, sha256
 from smcp_bus.audit_sinks import FileSink, former
 from smcp_standalone.audit_reader import COLUMNS, Chains, DuplicateRecords, Line, Wanted, csv_line, read_file
 from smcp_testing.fork_server import COMMANDS, born
@@ -368,6 +369,7 @@ def test_wanted_compares_times_and_narrows_the_subject() -> None:
         (["--since", "0001-01-01T00:00+01:00"], "is not a valid time"),
         (["--since", "2027-01-31T12:00"], "says no time zone"),
         (["--kind", "calls"], "--kind: 'calls' is none of join, leave, refusal, call, cancel, approval, key"),
+        (["--outcome", "blah"], "--outcome: 'blah' is none of ok, moved, "),
         (["--office", ""], "--office: is empty"),
         (["--json", "--csv"], "--csv and --json: set only one"),
         (["--file", "/does/not/exist"], "/does/not/exist: cannot be read"),
@@ -378,6 +380,13 @@ def test_what_is_wrong_with_an_option_is_said_in_a_line(arguments: list[str], sa
     assert found.returncode == 2
     assert said in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_the_guide_explains_every_outcome() -> None:
+    guide = (Path(__file__).parents[3] / "docs/guides/audit.md").read_text("utf-8")
+    rows = guide.partition("| kind | outcomes |")[2].partition("\n\n")[0]
+    explained = {word for row in rows.splitlines()[2:] for word in re.findall("`([a-z_]+)`", row.split("|")[2])}
+    assert explained == {*OUTCOMES}
 
 
 def test_verify_says_of_a_directory_that_it_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,8 @@ async def test_a_store_without_the_trace_is_one_line(routes: list[web.RouteDef],
 async def test_what_is_no_req_id_is_wrong_usage_and_no_store_is_asked(req_id: str) -> None:
     shown = await run_trace("http://127.0.0.1:1", req_id)
     assert (shown.exit_code, shown.stdout) == (2, "")
-    assert "REQ_ID: is empty, or holds a control character" in shown.stderr
+    (line,) = shown.stderr.splitlines()
+    assert line.startswith("error: REQ_ID: is empty, or holds a control character; `smcp-agent call` prints ")
 
 
 CHILD = {"refType": "CHILD_OF", "traceID": "a"}
@@ -251,6 +252,7 @@ async def test_a_store_that_is_away_is_one_line() -> None:
     assert (shown.exit_code, shown.stdout) == (1, "")
     assert shown.stderr.startswith(f"error: no store of traces answers at {url}: Connection refused; ")
     assert "--url or SMCP_TRACES_URL" in shown.stderr
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in shown.stderr, "what no process exports no store has"
     assert len(shown.stderr.splitlines()) == 1
 
 

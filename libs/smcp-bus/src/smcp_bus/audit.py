@@ -28,6 +28,12 @@ from smcp_proto.errors import Unavailable
 from smcp_proto.printable import printable, redacted
 
 Kind = Literal["join", "leave", "refusal", "call", "cancel", "approval", "key"]
+OUTCOMES: Final = (
+    *("ok", "moved", "unchanged", "back", "disconnected", "expired", "not_back"),
+    *("tool_error", "timeout", "cancelled", "broken_off"),
+    *("yes", "always", "hour", "no", "unreadable", "added", "removed"),
+)
+"""What was decided, where it is not the code of an error: `docs/guides/audit.md` explains them."""
 
 STREAM: Final = "AUDIT"
 """JetStream's stream of all records. A registry makes it where it is missing."""
@@ -56,7 +62,7 @@ class Event:
 
     kind: Kind
     outcome: str
-    """`ok`, the code of an error, or a word: `docs/guides/audit.md` has them all."""
+    """The code of an error, or one of `OUTCOMES`."""
     office: str | None = None
     subject: str | None = None
     """Of the credential (key or token) of the caller; of a call for a user, the user's."""

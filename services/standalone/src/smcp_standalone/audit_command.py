@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from smcp_bus.audit import Kind, in_records
+from smcp_bus.audit import OUTCOMES, Kind, in_records
 from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_bus.subjects import AUDIT_OF_SEVERAL
@@ -206,6 +206,8 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
     kinds = get_args(Kind)
     if chosen.get("kind", "call") not in kinds:
         raise SettingsError(f"--kind: {chosen['kind']!r} is none of {', '.join(kinds)}")
+    if (outcome := chosen.get("outcome", "ok")) not in OUTCOMES and not outcome.isdecimal():
+        raise SettingsError(f"--outcome: {outcome!r} is none of {', '.join(OUTCOMES)}, and no code such as 403")
     return Wanted(chosen, None if given["since"] is None else parse_time("--since", given["since"], -1))
 
 

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     given = parser.parse_args(arguments)
     if not given.req_id or re.search(r"[\x00-\x1f\x7f-\x9f]", given.req_id):
-        parser.error("REQ_ID: is empty, or holds a control character")
+        _fail("REQ_ID: is empty, or holds a control character; `smcp-agent call` prints that of a call", 2)
     url = _checked(given.url).rstrip("/")
     traces = _find(url, given.req_id)
     try:
@@ -126,7 +126,8 @@ def _get(url: str, path: str) -> list[Any]:
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         why = str(getattr(reason, "strerror", None) or reason)[:MAX_CHARS]
-        _fail(f"no store of traces answers at {url}: {why}; --url or SMCP_TRACES_URL names another one")
+        where = "--url or SMCP_TRACES_URL names another one; only what runs with OTEL_EXPORTER_OTLP_ENDPOINT has traces"
+        _fail(f"no store of traces answers at {url}: {why}; {where}")
     if len(body) > MAX_BYTES:
         _fail(f"{url} answers with more than {MAX_BYTES >> 20} MiB")
     try:
