@@ -140,7 +140,7 @@ class Bucket:
             if suspended and tries > 1:  # what was written is a Conflict
                 return await self._asked(ask, writing=writing, tries=tries - 1)
             self._unanswered += isinstance(error, TimeoutError) or _not_taken(error)
-            _log.warning("the bucket %s does not answer: %s", self.name, describe(error))
+            _log.warning("the bucket %s does not answer: %s", self.name, _reason(error))
             details = {"may_have_run": True} if writing and not _not_taken(error) else None
             raise Unavailable(NO_ANSWER, details=details) from error
         else:
@@ -167,6 +167,12 @@ def _not_taken(error: Exception) -> bool:
     if isinstance(error, js_errors.ServiceUnavailableError):
         return error.err_code is None
     return isinstance(error, js_errors.NoStreamResponseError | nats.errors.NoRespondersError)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return "nobody takes the request" if _not_taken(error) else getattr(error, "description", None) or describe(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +229,8 @@ async def ask_jetstream(what: str, ask: Callable[[], Awaitable[T]], *, deadline:
             async with asyncio.timeout_at(deadline):
                 answer = await ask()
         except (nats.errors.Error, TimeoutError) as error:
-            reason = "no answer in time" if isinstance(error, TimeoutError) else describe(error)
-            starting = True
+            reason, starting = _reason(error), True
             if isinstance(error, js_errors.APIError):
-                reason = error.description or reason
                 # A bucket that another registry is making is not found yet, and a new leader does not know all nodes.
                 unready = js_errors.NotFoundError | js_errors.ServiceUnavailableError
                 starting = isinstance(error, unready) or error.err_code == NO_PEERS
