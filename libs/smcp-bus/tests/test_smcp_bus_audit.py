@@ -10,7 +10,7 @@ import nats
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.audit import FIELDS, Event, Trail, sha256
+from smcp_bus.audit import FIELDS, Batch, Event, Trail, sha256
 from smcp_bus.audit_sinks import MESSAGE_ID, FileSink, StreamSink
 from smcp_bus.limits import Rate
 from smcp_bus.nats.bus import BusConfig, open_bus
@@ -24,12 +24,14 @@ LOG = logging.getLogger("test.audit")
 class Kept:
     """A sink that remembers, and answers when it is told to."""
 
-    def __init__(self, trail: Trail) -> None:
+    def __init__(self, trail: Trail, room: int) -> None:
         self.trail = trail
+        self.room = room
         self.sent: list[tuple[int, str, bytes]] = []
 
-    def send(self, number: int, subject: str, record: bytes) -> None:
-        self.sent.append((number, subject, record))
+    def send(self, batch: Batch) -> int:
+        self.sent.append((batch.number, batch.subject, batch.body))
+        return self.room
 
     def close(self) -> None:
         pass
@@ -38,11 +40,11 @@ class Kept:
         return [json.loads(record) for _, _, record in self.sent]
 
 
-def trail(*, required: bool = False, content: bool = False) -> tuple[Trail, Kept]:
+def trail(*, required: bool = False, content: bool = False, room: int = 0) -> tuple[Trail, Kept]:
     sinks: list[Kept] = []
 
     def sink(made: Trail) -> Kept:
-        sinks.append(Kept(made))
+        sinks.append(Kept(made, room))
         return sinks[0]
 
     made = Trail(LOG, writer="gateway-1/a", open_sink=sink, required=required, content=content)
@@ -213,6 +215,32 @@ async def test_required_says_whether_it_is_written_and_refuses_until_it_is() -> 
     assert "maximum" not in refused.value.message, "what the sink says is for operators"
     written.taken(2)
     written.check()
+
+
+async def test_what_becomes_of_a_message_becomes_of_each_record_in_it() -> None:
+    written, sink = trail(required=True, room=10_000)
+    answers = [written.write(Event("call", "ok")) for _ in range(3)]
+    assert [number for number, _, _ in sink.sent] == [1]
+    assert written.waiting == 3
+    written.refused(1, "full")
+    assert [await answer for answer in answers if answer is not None] == [False] * 3
+    assert (written.failures, written.waiting) == (3, 3)
+    written.send_again()
+    assert len(sink.sent[1][2].splitlines()) == 3
+    written.taken(1)
+    assert (written.written, written.waiting, written.problem) == (3, 0, None)
+
+
+async def test_what_waits_is_sent_again_in_portions_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_bus.audit.SENT_AGAIN", 4)
+    written, sink = trail(room=1000)
+    for _ in range(12):
+        written.write(Event("call", "ok"))
+    sent = list(sink.sent)
+    written.send_again()
+    again = sink.sent[len(sent) :]
+    assert again[0][0] == 1
+    assert 4 <= sum(len(records.splitlines()) for _, _, records in again) < 8, "the last message is whole"
 
 
 async def test_the_next_record_says_how_many_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:

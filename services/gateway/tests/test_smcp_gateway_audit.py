@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus.audit import NOT_WRITTEN, Trail
+from smcp_bus.audit import NOT_WRITTEN, Batch, Trail
 from smcp_bus.dispatch import Answer, Call, Dispatcher, failed
 from smcp_bus.limits import Rate
 from smcp_gateway.app import Gateway
@@ -31,8 +31,9 @@ class SentWithTheRound:
     def __init__(self) -> None:
         self.order: list[str] = []
 
-    def send(self, number: int, subject: str, record: bytes) -> None:
+    def send(self, batch: Batch) -> int:
         asyncio.get_running_loop().call_soon(self.order.append, "record")
+        return 0
 
     def close(self) -> None:
         pass
@@ -49,8 +50,9 @@ class Kept:
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
 
-    def send(self, number: int, subject: str, record: bytes) -> None:
-        self.records.append(json.loads(record))
+    def send(self, batch: Batch) -> int:
+        self.records.append(json.loads(batch.body))
+        return 0
 
     def close(self) -> None:
         pass

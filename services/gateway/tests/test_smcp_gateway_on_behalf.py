@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from smcp_bus.audit import Trail
+from smcp_bus.audit import Batch, Trail
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import RIGHTS, SUBJECT
 from smcp_testing import issuer
@@ -32,8 +32,9 @@ class Scene:
     records: list[dict[str, Any]] = field(default_factory=list)
     """The audit trail of the gateway."""
 
-    def send(self, number: int, subject: str, record: bytes) -> None:
-        self.records.append(json.loads(record))
+    def send(self, batch: Batch) -> int:
+        self.records.append(json.loads(batch.body))
+        return 0
 
     def close(self) -> None:
         pass

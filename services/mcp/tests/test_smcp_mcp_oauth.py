@@ -19,7 +19,7 @@ from pydantic import AnyUrl
 
 from smcp_auth import api_keys as key_file
 from smcp_auth.api_keys import new_key
-from smcp_bus.audit import Trail
+from smcp_bus.audit import Batch, Trail
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import RIGHTS
 from smcp_testing.gateway_world import gateway_world, reply
@@ -118,8 +118,9 @@ async def test_a_client_finds_the_issuer_and_the_computer_and_the_audit_trail_ar
     records: list[dict[str, Any]] = []
 
     class Sink:
-        def send(self, number: int, subject: str, record: bytes) -> None:
-            records.append(json.loads(record))
+        def send(self, batch: Batch) -> int:
+            records.append(json.loads(batch.body))
+            return 0
 
         def close(self) -> None:
             pass

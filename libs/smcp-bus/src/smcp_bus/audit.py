@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice
+from math import inf
 from operator import attrgetter
 from time import time_ns
 from typing import Any, Final, Literal, Protocol
@@ -23,7 +23,7 @@ import orjson
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Answer, failed
 from smcp_bus.limits import Buckets, Rate
-from smcp_bus.subjects import audit
+from smcp_bus.subjects import AUDIT_OF_SEVERAL, audit
 from smcp_proto.errors import Unavailable
 from smcp_proto.printable import printable, redacted
 
@@ -92,26 +92,39 @@ class Event:
         return None if self.seconds is None else int(10_000 * self.seconds + 0.5) / 10
 
 
-class Sink(Protocol):
-    """Where records go. It answers each by `Trail.taken` or `Trail.refused`, in `send` or later, or not at all."""
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Records that go to the sink together, and stay together when they are sent again."""
 
-    def send(self, number: int, subject: str, record: bytes) -> None: ...
+    number: int = 0
+    """Of its first record."""
+    subject: str = ""
+    sent_at: float = 0.0
+    written: "asyncio.Future[bool] | None" = None
+    records: list[bytes] = field(default_factory=list)
+    size: int = 0
+    room: int = 0
+    """See `Sink.send`."""
+    failed: bool = False
+
+    @property
+    def body(self) -> bytes:
+        """One record in each line."""
+        return b"\n".join(self.records)
+
+    def answer(self, *, is_written: bool) -> None:
+        if self.written is not None and not self.written.done():
+            self.written.set_result(is_written)
+
+
+class Sink(Protocol):
+    """Where records go. It answers a batch by `Trail.taken` or `Trail.refused`, in `send` or later, or not at all."""
+
+    def send(self, batch: Batch) -> int:
+        """Returns how many bytes of further records the batch may take before it leaves; 0: it has left."""
+        ...
 
     def close(self) -> None: ...
-
-
-@dataclass(slots=True)
-class _Waiting:
-    subject: str
-    record: bytes
-    sent_at: float
-    failed: bool = False
-    written: "asyncio.Future[bool] | None" = None
-
-
-def _answer(waiting: _Waiting, *, is_written: bool) -> None:
-    if waiting.written is not None and not waiting.written.done():
-        waiting.written.set_result(is_written)
 
 
 @dataclass(eq=False, repr=False)
@@ -133,7 +146,10 @@ class Trail:
     def __post_init__(self, open_sink: "Callable[[Trail], Sink] | None") -> None:
         self._number = 0
         self._prev = ""
-        self._waiting: dict[int, _Waiting] = {}
+        self._batches: dict[int, Batch] = {}
+        self._gathering = Batch()
+        self.waiting = 0
+        """Records that the sink has not taken yet."""
         self._waiting_bytes = 0
         self._failing = 0
         self._why = ""
@@ -143,10 +159,6 @@ class Trail:
         self._unwritten_refusals: dict[str, tuple[int, Event]] = {}
         """By sender: the number of refusals since its last record, and the latest of them."""
         self.sink = None if open_sink is None else open_sink(self)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
 
     @property
     def problem(self) -> str | None:
@@ -160,28 +172,38 @@ class Trail:
     def write(self, event: Event) -> Awaitable[bool] | None:
         """Record what happened. Returns what to wait for, in the mode `required`: whether it is written now."""
         self._compact(event)
-        record = self._described(event)
+        record = _described(event, content=self.content)
         self._say(record)
         if self.sink is None:
             return None
-        future = self._loop.create_future() if self.required else None
-        if len(self._waiting) >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES:
+        if self.waiting >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES:
             self.lost += 1
             self.failures += 1
-            if future is not None:
-                future.set_result(False)
-            return future
+            if not self.required:
+                return None
+            lost = self._loop.create_future()
+            lost.set_result(False)
+            return lost
         if self.lost:
             record["lost"] = self.lost
         self._number = number = self._number + 1
         record["writer"], record["seq"], record["prev"] = self.writer, number, self._prev
         written = exact_json.written(record)
         self._prev = sha256(written)
-        subject = audit(event.office or "", event.kind)
-        self._waiting[number] = _Waiting(subject, written, self._loop.time(), written=future)
-        self._waiting_bytes += len(written)
-        self.sink.send(number, subject, written)
-        return None if future is None else asyncio.shield(future)
+        subject, size, batch = audit(event.office or "", event.kind), len(written) + 1, self._gathering
+        if batch.room < size:
+            future = self._loop.create_future() if self.required else None
+            batch = self._gathering = self._batches[number] = Batch(number, subject, self._loop.time(), future)
+        elif batch.subject != subject:
+            batch.subject = AUDIT_OF_SEVERAL
+        batch.records.append(written)
+        batch.size += size
+        batch.room -= size
+        self.waiting += 1
+        self._waiting_bytes += size
+        if batch.number == number:
+            batch.room = self.sink.send(batch)
+        return None if batch.written is None else asyncio.shield(batch.written)
 
     def write_refusal(self, event: Event, office: str | None) -> None:
         """Record a refusal, if its sender is within `REFUSAL_RATE`. The sender's next record says how many are missing.
@@ -214,26 +236,28 @@ class Trail:
             event.arguments = _TOO_LONG if len(arguments) > LONGEST_CONTENT else redacted(event.arguments)
 
     def taken(self, number: int) -> None:
-        if (waiting := self._waiting.pop(number, None)) is None:
+        """`number`: the batch's."""
+        if (batch := self._batches.pop(number, None)) is None:
             return
-        self.written += 1
-        self._waiting_bytes -= len(waiting.record)
-        if waiting.failed:
+        self.written += len(batch.records)
+        self.waiting -= len(batch.records)
+        self._waiting_bytes -= batch.size
+        if batch.failed:
             self._failing -= 1
             if not self._failing:
                 self.log.warning("the audit trail is written again")
-        _answer(waiting, is_written=True)
+        batch.answer(is_written=True)
 
     def refused(self, number: int, why: str) -> None:
-        if (waiting := self._waiting.get(number)) is None or waiting.failed:
+        if (batch := self._batches.get(number)) is None or batch.failed:
             return
-        waiting.failed = True
+        batch.failed = True
         self._failing += 1
         self._why = why
-        self.failures += 1
+        self.failures += len(batch.records)
         if self._failing == 1:
             self.log.error("the audit trail cannot be written: %s", why)
-        _answer(waiting, is_written=False)
+        batch.answer(is_written=False)
 
     async def run(self) -> None:
         """Send records again that the sink did not take, and record delayed refusals, until cancelled."""
@@ -242,20 +266,19 @@ class Trail:
             for sender in list(self._unwritten_refusals):
                 self._write_latest_refusal(sender)
             overdue = self._loop.time() - ANSWER_S
-            late = [number for number, waiting in self._waiting.items() if waiting.sent_at <= overdue]
-            for number in late:
-                self.refused(number, "no answer in time")
-            self._send_again(late[:SENT_AGAIN])
+            for batch in list(self._batches.values()):
+                if batch.sent_at <= overdue:
+                    self.refused(batch.number, "no answer in time")
+            self.send_again(overdue)
 
-    def send_again(self) -> None:
-        """The first that wait: the connection came back. `run` sends the others."""
-        self._send_again(list(islice(self._waiting, SENT_AGAIN)))
-
-    def _send_again(self, numbers: list[int]) -> None:
-        for number in numbers:
-            if self.sink is not None and (waiting := self._waiting.get(number)) is not None:
-                waiting.sent_at = self._loop.time()
-                self.sink.send(number, waiting.subject, waiting.record)
+    def send_again(self, sent_by: float = inf, *, everything: bool = False) -> None:
+        """Send what waits and was sent by then (loop time), the first of it: `run` sends the others."""
+        left = inf if everything else SENT_AGAIN
+        for batch in list(self._batches.values()):
+            if self.sink is not None and batch.sent_at <= sent_by and left > 0:
+                left -= len(batch.records)
+                batch.sent_at = self._loop.time()
+                self.sink.send(batch)
 
     async def close(self, within: float = ANSWER_S) -> None:
         """Wait until the sink has all records, for so long at most."""
@@ -265,24 +288,12 @@ class Trail:
             return
         ends = self._loop.time() + within
         if self._failing:
-            self._send_again(list(self._waiting))
-        while self._waiting and self._loop.time() < ends:  # noqa: ASYNC110 -- once, at the end
+            self.send_again(everything=True)
+        while self.waiting and self._loop.time() < ends:  # noqa: ASYNC110 -- once, at the end
             await asyncio.sleep(0.02)
-        if self._waiting:
-            self.log.error("records of the audit trail are lost: %d", len(self._waiting))
+        if self.waiting:
+            self.log.error("records of the audit trail are lost: %d", self.waiting)
         self.sink.close()
-
-    def _described(self, event: Event) -> dict[str, Any]:
-        record: dict[str, Any] = dict(zip(FIELDS, (_now(), *_fields(event)), strict=True))
-        if event.trace_id is not None:
-            record["trace_id"] = f"{event.trace_id:032x}"
-        for name in _WHERE_KNOWN:
-            if (value := getattr(event, name)) is not None:
-                record[name] = value
-        if self.content and event.kind == "call":
-            record["arguments"] = event.arguments
-            record["result"] = _result(event.result)
-        return record
 
     def _say(self, record: dict[str, Any]) -> None:
         kind = record["kind"]
@@ -295,25 +306,43 @@ class Trail:
         self.log.log(level, kind, extra={name: value for name, value in shown.items() if value is not None})
 
 
-FIELDS: Final = (
-    *("at", "kind", "subject", "office", "role", "name", "computer", "tool", "outcome", "ms", "req_id", "args_sha256"),
-)
-"""What each record has, `null` where it is not known; the other fields are left out then."""
-_fields: Final = attrgetter(*FIELDS[1:])
+def _described(event: Event, *, content: bool) -> dict[str, Any]:
+    record = {
+        "at": _at(time_ns() // 1_000_000),
+        "kind": event.kind,
+        "subject": event.subject,
+        "office": event.office,
+        "role": event.role,
+        "name": event.name,
+        "computer": event.computer,
+        "tool": event.tool,
+        "outcome": event.outcome,
+        "ms": event.ms,
+        "req_id": event.req_id,
+        "args_sha256": event.args_sha256,
+    }
+    if event.trace_id is not None:
+        record["trace_id"] = f"{event.trace_id:032x}"
+    for name in _WHERE_KNOWN:
+        if (value := getattr(event, name)) is not None:
+            record[name] = value
+    if content and event.kind == "call":
+        record["arguments"] = event.arguments
+        record["result"] = _result(event.result)
+    return record
+
+
+@lru_cache(maxsize=1)  # under load most records are made in the same millisecond as the one before
+def _at(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
 _WHERE_KNOWN: Final = ("by", "address", "why", "event", "request_bytes", "reply_bytes", "source")
+FIELDS: Final = tuple(_described(Event("key", ""), content=False))
+"""What each record has, `null` where it is not known; the other fields are left out then."""
 _LOGGED: Final = (
     *("subject", "office", "role", "computer", "tool", "outcome", "ms", "req_id", "trace_id", "by", "address", "why"),
 )
-
-
-def _now() -> str:
-    milliseconds = time_ns() // 1_000_000
-    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}+00:00"
-
-
-@lru_cache(maxsize=1)  # to write a time anew costs a quarter of a record
-def _second(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 async def when_written(written: Awaitable[bool], answer: Answer) -> Answer:

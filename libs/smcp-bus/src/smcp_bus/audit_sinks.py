@@ -12,19 +12,17 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 import orjson
 
-from smcp_bus.audit import STREAM, Sink, Trail
+from smcp_bus.audit import STREAM, Batch, Sink, Trail
 from smcp_bus.bus import BusError, ConnectionState, describe
 from smcp_bus.nats.bus import Bus
 from smcp_bus.operations import measure_audit
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.subjects import AUDIT_OF_SEVERAL
 from smcp_proto.errors import SmcpError
 from smcp_service.metrics import Metrics
 from smcp_service.settings import ServiceSettings
@@ -41,16 +39,6 @@ KEPT: Final = 3
 """Former files: with the one that is written 256 MiB, as much as the stream keeps by default."""
 
 
-@dataclass(eq=False, slots=True)
-class _Batch:
-    """Records that travel as one message, one in each line."""
-
-    subject: str
-    numbers: list[int] = field(default_factory=list)
-    records: list[bytes] = field(default_factory=list)
-    size: int = 0
-
-
 class StreamSink:
     """Publishes records for JetStream's stream, on the bus's own connection; the answers arrive at one subscription.
 
@@ -63,40 +51,29 @@ class StreamSink:
         self._trail = trail
         # Nobody else who may write into this process's inbox can guess where its answers arrive.
         self._reply = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
-        self._gathering: _Batch | None = None
-        self._batches: dict[int, _Batch] = {}
-        self._leaving: dict[_Batch, None] = {}
+        self._leaving: dict[Batch, None] = {}
         # Nor the ids: who published one first would have our record dropped as its duplicate.
         self._id = f"{MESSAGE_ID}: {secrets.token_hex(16)}-".encode()
         self._subscription = self._bus.attach(f"{self._reply}*", "", self._answered)
         self._stop = bus.watch(self._on_connection)
 
-    def send(self, number: int, subject: str, record: bytes) -> None:
-        if (batch := self._batches.get(number)) is None:
-            batch = self._gathering
-            if batch is None or batch.size + len(record) > min(BATCH_BYTES, self._bus.max_payload - HEAD_BYTES):
-                batch = self._gathering = _Batch(subject)
-            elif batch.subject != subject:
-                batch.subject = AUDIT_OF_SEVERAL
-            batch.numbers.append(number)
-            batch.records.append(record)
-            batch.size += len(record) + 1
-            self._batches[number] = batch
+    def send(self, batch: Batch) -> int:
         if not self._leaving:
             self._bus.send_later(self._publish)  # the answers to what is recorded leave with this round of the loop
         self._leaving[batch] = None
+        return min(BATCH_BYTES, self._bus.max_payload - HEAD_BYTES) - batch.size
 
     def _publish(self) -> None:
-        leaving, self._leaving, self._gathering = self._leaving, {}, None
+        leaving, self._leaving = self._leaving, {}
         for batch in leaving:
-            first, body = batch.numbers[0], b"\n".join(batch.records)
-            head = b"NATS/1.0\r\n%b%d\r\n\r\n" % (self._id, first)
+            batch.room = 0
+            head = b"NATS/1.0\r\n%b%d\r\n\r\n" % (self._id, batch.number)
             if not self._bus.connected:
-                self._refused(batch, "there is no connection to NATS")
-            elif len(head) + len(body) > self._bus.max_payload:
-                self._refused(batch, "it is too large")
+                self._trail.refused(batch.number, "there is no connection to NATS")
+            elif len(head) + batch.size > self._bus.max_payload:
+                self._trail.refused(batch.number, "it is too large")
             else:
-                self._bus.send(batch.subject, f"{self._reply}{first}", head, body)
+                self._bus.send(batch.subject, f"{self._reply}{batch.number}", head, batch.body)
 
     def close(self) -> None:
         self._stop()
@@ -104,18 +81,11 @@ class StreamSink:
         self._bus.detach(self._subscription)
 
     def _answered(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
-        if (batch := self._batches.get(int(subject[len(self._reply) :]))) is None:
-            return
+        number = int(subject[len(self._reply) :])
         if not head and b'"error"' not in body:
-            for number in batch.numbers:
-                del self._batches[number]
-                self._trail.taken(number)
+            self._trail.taken(number)
         else:
-            self._refused(batch, f"NATS has no stream {STREAM}" if head else _refusal(body))
-
-    def _refused(self, batch: _Batch, why: str) -> None:
-        for number in batch.numbers:
-            self._trail.refused(number, why)
+            self._trail.refused(number, f"NATS has no stream {STREAM}" if head else _refusal(body))
 
     def _on_connection(self, connection: ConnectionState) -> None:
         if connection is ConnectionState.UP:
@@ -131,22 +101,23 @@ class ApprovalSink:
         self._trail = trail
         self._asking: set[asyncio.Task[None]] = set()
 
-    def send(self, number: int, subject: str, record: bytes) -> None:
-        task = asyncio.create_task(self._ask(number, record), name="approval")
+    def send(self, batch: Batch) -> int:
+        task = asyncio.create_task(self._ask(batch), name="approval")
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
+        return 0
 
     def close(self) -> None:
         for task in self._asking:
             task.cancel()
 
-    async def _ask(self, number: int, record: bytes) -> None:
+    async def _ask(self, batch: Batch) -> None:
         try:
-            await self._registry.record_approval(*self._seat, record)
+            await self._registry.record_approval(*self._seat, batch.body)
         except (SmcpError, BusError) as error:
-            self._trail.refused(number, f"a registry: {describe(error)}")
+            self._trail.refused(batch.number, f"a registry: {describe(error)}")
         else:
-            self._trail.taken(number)
+            self._trail.taken(batch.number)
 
 
 class FileSink:
@@ -157,14 +128,15 @@ class FileSink:
         self._kept = kept
         self._file: int | None = None
 
-    def send(self, number: int, subject: str, record: bytes) -> None:
+    def send(self, batch: Batch) -> int:
         try:
             with self._locked() as file:
-                _append(file, record + b"\n")
+                _append(file, batch.body + b"\n")
         except OSError as error:
-            self._trail.refused(number, f"{self._path}: {error.strerror or error}")
+            self._trail.refused(batch.number, f"{self._path}: {error.strerror or error}")
         else:
-            self._trail.taken(number)
+            self._trail.taken(batch.number)
+        return 0
 
     def close(self) -> None:
         if self._file is not None:

@@ -60,7 +60,7 @@ def written(value: Any, *, sort_keys: bool = False) -> bytes:
     """As JSON; also with numbers or strings that orjson does not take."""
     try:
         # a copy: orjson's bytes take up to 16 times their length (tracemalloc), and results are kept for long
-        return bytes(memoryview(orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort_keys else None)))
+        return b"%b" % orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort_keys else None)
     except TypeError:
         return json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=sort_keys).encode()
 
