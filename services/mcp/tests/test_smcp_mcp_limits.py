@@ -251,6 +251,79 @@ async def test_a_session_keeps_nothing_of_a_large_request_and_answer(tmp_path: P
             await eventually(forgotten, message="sessions keep their newest request or answer")
 
 
+async def test_a_session_keeps_nothing_of_an_answer_or_error_that_comes_when_its_client_is_gone(tmp_path: Path) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    text = "a" * MIB
+    late = [{"content": [{"type": "text", "text": text}]}, {"code": 500, "message": text, "details": {}}]
+    calls = asyncio.Queue[asyncio.Future[Any]]()
+
+    async def answer(data: dict[str, Any]) -> Any:
+        calls.put_nowait(called := asyncio.get_running_loop().create_future())
+        return await called
+
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(fake_gateway())
+        gateway.computers["red"] = [tool("sleep")]
+        gateway.answers["client:tool_call"] = answer
+        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=tmp_path / "keys.json"))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        url = service.office("lab-1")
+
+        async def gone_before(answer: Any) -> None:
+            headers = await session(http, url, anna)
+            begun = service.counted("smcp_mcp_requests_total", by="here")
+            async with http.post(url, json=call_of("sleep", 2, {}), headers=headers) as waiting:
+                called = await calls.get()
+                waiting.close()
+            await eventually(lambda: service.counted("smcp_mcp_requests_total", by="here") > begun)
+            called.set_result(answer)
+
+        for each in late:
+            await gone_before(each)
+        with traced_memory():
+            for _ in range(5):
+                for each in late:
+                    await gone_before(each)
+
+            async def forgotten() -> bool:
+                return live_bytes() < 2 * MIB
+
+            await eventually(forgotten, message="sessions keep late answers")
+
+
+async def test_a_client_that_begins_again_and_again_in_its_session_takes_no_more_memory_and_hears_of_changes(
+    tmp_path: Path,
+) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(fake_gateway())
+        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=tmp_path / "keys.json"))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        url = service.office("lab-1")
+        headers = await session(http, url, anna)
+
+        async def begin(times: int) -> None:
+            for _ in range(times):
+                for message in (INITIALIZE, initialized):
+                    async with http.post(url, json=message, headers=headers) as answer:
+                        assert answer.ok
+                        await answer.read()
+
+        await begin(20)
+        with traced_memory():
+            await begin(100)
+
+            async def forgotten() -> bool:
+                return live_bytes() < MIB / 2
+
+            await eventually(forgotten, message="what a client said before is kept")
+        stream = await stack.enter_async_context(http.get(url, headers=headers))
+        await gateway.enter("red", [tool("echo")])
+        async with asyncio.timeout(PATIENCE_S):
+            assert b"/list_changed" in await stream.content.readuntil(b"\r\n\r\n")
+
+
 @pytest.mark.parametrize("method", ["initialize", "notifications/initialized"])
 @pytest.mark.parametrize(
     ("meta", "limit"), [({"v": "a" * 16_384}, {"limit": 16_384}), ({"v": [1] * 1000}, {"max_values": 1000})]

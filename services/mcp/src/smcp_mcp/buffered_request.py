@@ -83,7 +83,8 @@ class BufferedRequest:
         """Bytes of the body, once it was read, and of the answer so far. A session keeps both: see `forgotten`."""
         self._whole = True
         """The last event that was sent is complete."""
-        self._gone = False
+        self.gone = False
+        """Nobody reads an answer any more."""
         self._when_gone: set[Callable[[], None]] = set()
         scope[_EXCHANGE] = self
 
@@ -137,7 +138,7 @@ class BufferedRequest:
             return {"type": "http.request", "body": body, "more_body": False}
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            self._gone = True
+            self.gone = True
             for then in list(self._when_gone):
                 then()
         return message
@@ -182,7 +183,7 @@ class BufferedRequest:
     @contextmanager
     def when_gone(self, then: Callable[[], None]) -> Iterator[None]:
         """Call `then` if the client is gone, or goes while the body runs."""
-        if self._gone:
+        if self.gone:
             then()
         self._when_gone.add(then)
         try:

@@ -12,6 +12,8 @@ from typing import Annotated, Final
 import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
@@ -69,7 +71,16 @@ async def _keep_counted(ctx: Context, call_next: CallNext) -> HandlerResult:
             counted = exchange.session.pop_all()
             # the MCP SDK (below 2.4) means this stack for middleware, and has no public name for the connection yet
             ctx.session._connection.exit_stack.callback(counted.close)  # noqa: SLF001
-        return await call_next(ctx)
+        try:
+            answer = await call_next(ctx)
+        except Exception:
+            if not exchange.gone:
+                raise
+        else:
+            if not exchange.gone:
+                return answer
+        # the MCP SDK would keep the answer or error with the session
+        raise MCPError(INTERNAL_ERROR, "the client has disconnected")
 
 
 class SeatTaken(Exception):
@@ -100,10 +111,13 @@ class HeldOffice:
                 if exchange.may_begin_session:
                     self._quotas.connected(sessions)
                     counted.callback(self._quotas.disconnected, sessions)
+                is_small = False
                 try:
                     await self._manager.handle_request(exchange.request.scope, exchange.receive, exchange.send)
+                    is_small = exchange.size <= KEPT_BYTES and not exchange.gone
                 finally:
-                    if exchange.size > KEPT_BYTES and exchange.has_session and exchange.request.method == "POST":
+                    exchange.gone = True
+                    if not is_small and exchange.has_session and exchange.request.method == "POST":
                         with anyio.move_on_after(FORGET_S, shield=True):
                             await self._manager.handle_request(*exchange.forgotten())
         finally:

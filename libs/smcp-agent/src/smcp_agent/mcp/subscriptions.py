@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 from mcp.server import Server, subscriptions
+from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import event_to_notification
 
@@ -43,12 +44,14 @@ class ClientSubscriptions:
         self.bus = subscriptions.InMemorySubscriptionBus()
         """Notifies the clients that want to know of a change; waits for none of them."""
         self._stream = subscriptions.ListenHandler(self.bus)
-        self._sessions: dict[int, Watcher] = {}
-        """The connections of clients of MCP 2025, by the id of the object with what the client said at `initialize`."""
+        self._sessions: dict[int, tuple[Watcher, anyio.CancelScope]] = {}
+        """The connections of clients of MCP 2025, by the id of the object with what the client said at `initialize`;
+        each with the block that notifies it."""
         self._watched: dict[str, tuple[str, str]] = {}
         """Computer and own URI of each resource that is watched, by the client's URI."""
         self._watchers: defaultdict[str, set[Watcher]] = defaultdict(set)
         """The watchers of each resource, by the client's URI, including those that wait for the Computer's answer."""
+        server.middleware.append(self._forget_before)
         server.add_notification_handler("notifications/initialized", types.NotificationParams, self._initialized)
         server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._subscribe)
         server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe)
@@ -59,13 +62,21 @@ class ClientSubscriptions:
         changed = event.computer, without_query(event.uri)
         return {uri for uri, (computer, own) in self._watched.items() if (computer, without_query(own)) == changed}
 
+    async def _forget_before(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Stop notifying a client by what it said before, when it says `initialize` again."""
+        before = ctx.session.client_params
+        answer = await call_next(ctx)
+        if ctx.method == "initialize" and before is not None and id(before) in self._sessions:
+            self._sessions[id(before)][1].cancel()
+        return answer
+
     async def _initialized(self, context: Context, _: types.NotificationParams) -> None:
         """Notify a client of MCP 2025 until its connection ends: the MCP SDK cancels this then."""
         client = context.session.client_params
         session = id(client)
         if client is None or session in self._sessions:
             return
-        watcher = self._sessions[session] = self._watch_counter(context)
+        watcher, notifying = self._sessions[session] = self._watch_counter(context), anyio.CancelScope()
         waiting: set[subscriptions.ServerEvent] = set()
         changed = asyncio.Event()
 
@@ -76,27 +87,29 @@ class ClientSubscriptions:
 
         unsubscribe = self.bus.subscribe(take)
         try:
-            while context.session.client_params is client:  # not after another `initialize` on the same connection
-                while waiting:
-                    await context.session.send_notification(event_to_notification(waiting.pop(), {}))
-                changed.clear()
-                await changed.wait()
+            with notifying:
+                while True:
+                    while waiting:
+                        await context.session.send_notification(event_to_notification(waiting.pop(), {}))
+                    changed.clear()
+                    await changed.wait()
         finally:
             unsubscribe()
             del self._sessions[session]
             await self._release(watcher)
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        watcher = self._sessions.get(id(context.session.client_params))
-        if watcher is None:
+        session = self._sessions.get(id(context.session.client_params))
+        if session is None:
             raise MCPError(types.INVALID_REQUEST, "resources/subscribe has to come after notifications/initialized")
+        watcher = session[0]
         self._add(params.uri, watcher)
         await self._watch(context, params.uri, watcher)
         return types.EmptyResult()
 
     async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        if (watcher := self._sessions.get(id(context.session.client_params))) is not None:
-            await self._unwatch(params.uri, watcher)
+        if (session := self._sessions.get(id(context.session.client_params))) is not None:
+            await self._unwatch(params.uri, session[0])
         return types.EmptyResult()
 
     async def _listen(
