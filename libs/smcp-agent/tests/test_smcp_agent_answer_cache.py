@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -6,6 +7,7 @@ import pytest
 
 from smcp_agent.cache import MAX_ANSWERS, MAX_CACHED_BYTES, AnswerCache, Query
 from smcp_agent.errors import SmcpError, Unavailable
+from smcp_testing.waiting import longest_step
 
 
 class Cache:
@@ -118,3 +120,19 @@ async def test_large_answers_take_the_place_of_older_ones() -> None:
         for key in ("a", "b", "c", "b", "c", "a"):
             await get(key)
         assert asked == ["a", "b", "c", "a"]
+
+
+async def test_a_large_answer_does_not_hold_the_event_loop_while_it_is_kept() -> None:
+    large = {"desktops": ["window://a/b\n\n" + "x = [1, 2]\n" * 1_000_000]}
+    began = time.thread_time()
+    assert repr(large)
+    to_write_it = time.thread_time() - began
+
+    async def ask() -> object:
+        return large
+
+    async with asyncio.TaskGroup() as group:
+        cache = AnswerCache(group.create_task)
+        answer, longest = await longest_step(cache.get(Query("desktop", "a"), ask))
+        assert answer is await cache.get(Query("desktop", "a"), ask), "it is kept"
+    assert longest < to_write_it / 5

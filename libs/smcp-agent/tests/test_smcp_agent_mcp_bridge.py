@@ -184,9 +184,9 @@ async def test_content_that_mcp_does_not_know_reaches_the_client_as_text_and_not
         async with bridged(gateway, era) as bridge:
             caplog.clear()
             result = await bridge.client.call_tool("show", {})
-    shown = [{"type": "text", "text": json.dumps(each, ensure_ascii=False)} for each in strange]
+    shown = {"type": "text", "text": "\n".join(json.dumps(each, ensure_ascii=False) for each in strange)}
     given = [each.model_dump(by_alias=True, mode="json", exclude_none=True) for each in result.content]
-    assert given == [*shown, content[-1]] * 300
+    assert given == [shown, content[-1]] * 300, "thousands of contents of their own would hold the event loop"
     assert (result.is_error, result.structured_content) == (False, {"x": 1})
     assert caplog.text == ""
 
@@ -238,14 +238,20 @@ async def test_a_cancelled_call_is_cancelled_in_the_office(era: str) -> None:
 
 
 @ERAS
-async def test_a_tool_that_mcp_cannot_express_costs_only_itself(era: str) -> None:
+async def test_tools_that_mcp_cannot_express_cost_only_themselves_and_one_line_in_the_log(
+    era: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = {"meta": {"MCP_TOOL_ANNOTATION": '{"title": 5}'}}
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [
-            {**tool("odd"), "params_schema": {"type": "object", "properties": 5, "required": 7}},
+            *({**tool(f"odd{number}"), **wrong} for number in range(3)),
             {**tool("bare"), "params_schema": {}, "meta": {"MCP_TOOL_ANNOTATION": "no JSON", "a2c_mcp_tool": "[]"}},
         ]
         async with bridged(gateway, era) as bridge:
-            assert "bare" in await bridge.names()
+            caplog.clear()
+            assert await bridge.names() == ["bare"]
+    (said,) = caplog.messages
+    assert said.startswith("tools/list: 3 items are not valid in MCP, and left out; the first is {")
 
 
 async def test_a_computer_that_does_not_answer_delays_no_list(monkeypatch: pytest.MonkeyPatch) -> None:

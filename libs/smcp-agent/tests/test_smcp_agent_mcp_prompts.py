@@ -1,16 +1,18 @@
 """The prompts of an office for MCP clients of MCP 2025 and 2026; the Computers behind it are scripted."""
 
+import time
 from typing import Any
 
 import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from smcp_testing.bridged import ERAS, Bridged, bridged
 from smcp_testing.context_computer import ContextComputer, computers_at
 from smcp_testing.fake_gateway import fake_gateway
 from smcp_testing.mcp_servers.shelf import HOST, document
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, longest_step
 
 WHO = {"arguments": [{"name": "who", "required": True}]}
 
@@ -93,6 +95,30 @@ async def test_a_prompt_whose_mcp_server_was_removed_does_not_say_that_its_compu
             gateway.answers["client:prompts/get"] = removed
             with pytest.raises(MCPError, match=r"^error 404: .*this Computer has no MCP server 'a'; there are: b$"):
                 await text(bridge, "greet")
+
+
+async def test_a_prompt_of_thousands_of_wrong_messages_is_refused_in_less_time_than_checking_them_all() -> None:
+    wrong = {"messages": [{"role": "user", "content": {"type": "text", "text": 1}}] * 5000}
+    began = time.thread_time()
+    with pytest.raises(ValidationError):
+        types.GetPromptResult.model_validate(wrong)
+    all_at_once = time.thread_time() - began
+
+    async def answer(data: dict[str, Any]) -> Any:
+        return {**data, "payload": {"jsonrpc": "2.0", "id": 1, "result": wrong}}
+
+    async with fake_gateway() as gateway:
+        with_prompts(computers_at(gateway, "red")["red"], {"name": "greet"})
+        gateway.answers["client:prompts/get"] = answer
+        async with bridged(gateway) as bridge:
+
+            async def refused() -> None:
+                with pytest.raises(MCPError, match="the prompt 'greet' is not valid in MCP"):
+                    await bridge.client.get_prompt("greet", {})
+
+            assert await named(bridge) == ["greet"]
+            took = [(await longest_step(refused()))[1] for _ in range(3)]
+    assert min(took) < all_at_once / 2
 
 
 async def test_no_prompt_takes_the_name_of_another_computers_prompt() -> None:

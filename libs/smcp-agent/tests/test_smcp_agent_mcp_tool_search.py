@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 import tracemalloc
 from random import Random
 from typing import Any, Final, cast
@@ -18,7 +17,7 @@ from smcp_agent.mcp.tools import OfficeTools, ToolListOptions, ToolMode
 from smcp_proto.schemas import SMCPTool
 from smcp_testing.bridged import ERAS, Bridged, bridged, shared_office
 from smcp_testing.fake_gateway import fake_gateway, tool
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, longest_step
 
 SEARCH: Final = ["search_tools", "describe_tool", "call_tool"]
 ALWAYS: Final = ToolListOptions(ToolMode.SEARCH)
@@ -359,24 +358,10 @@ async def test_the_first_search_of_many_long_tools_stops_the_event_loop_for_at_m
         SMCPTool(name=f"t{number}", description=f"word{number:03} " * 10_000, params_schema={"properties": parameters})
         for number in range(300)
     ]
-    longest, searching = 0.0, True
-
-    async def measure() -> None:
-        """The longest step of the event loop, in seconds of its own thread: other processes do not count."""
-        nonlocal longest
-        while searching:
-            before = time.thread_time()
-            await asyncio.sleep(0)
-            longest = max(longest, time.thread_time() - before)
-
-    measuring = asyncio.create_task(measure())
-    await asyncio.sleep(0)  # it measures from here on
     tools = OfficeTools(lambda _, __: True, ToolListOptions())
     tools.put(name_tools({"red": long}))
     anybody: Any = None
-    results = await tools.search(anybody, "word007")
-    searching = False
-    await measuring
+    results, longest = await longest_step(tools.search(anybody, "word007"))
     assert [each.name for each in results] == ["t7"]
     assert longest < 0.05
 

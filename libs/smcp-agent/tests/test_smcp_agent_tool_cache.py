@@ -261,6 +261,19 @@ async def test_tools_that_do_not_fit_beside_those_of_other_computers_are_an_erro
         assert list(await cache.all()) == ["late", "small"]
 
 
+async def test_tools_that_do_not_fit_are_asked_for_again_when_they_change() -> None:
+    computers = Large()
+    computers.tools["a"] = ["t"] * (MAX_CACHED_BYTES // (1024 * 1024) + 1)
+    async with caching(computers) as cache:
+        cache.refresh("a")
+        with pytest.raises(TooLarge):
+            await cache.get("a")
+        computers.tools["a"] = ["t"]
+        cache.refresh("a")
+        await eventually(lambda: computers.told == [("a", ["t"])])
+        assert names(await cache.get("a")) == ["t"]
+
+
 async def test_tools_that_do_not_fit_are_not_kept_by_their_error() -> None:
     computers = Large()
     computers.tools["a"] = ["t"] * (MAX_CACHED_BYTES // (1024 * 1024) + 1)

@@ -309,7 +309,7 @@ class ResourceMethods:
             while cursor not in seen:
                 seen.add(cursor)
                 page = await self._list_page(key, computer, server, cursor)
-                size = max(LEAST_ITEM * (1 + len(page[key])), size_of(repr(page)))
+                size = max(LEAST_ITEM * (1 + len(page[key])), size_of(page))
                 sizes[page.get("computer")] += size
                 self._listed += size
                 if max(sizes.values()) > MAX_LIST or self._listed > MAX_CACHED_BYTES:

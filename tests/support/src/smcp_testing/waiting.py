@@ -76,6 +76,17 @@ def steps(work: Coroutine[Any, Any, Any]) -> tuple[Any, list[float]]:
             took.append(time.thread_time() - began)
 
 
+async def longest_step(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
+    """What it returns, and the longest step of the event loop meanwhile, in seconds of its own thread: other processes
+    do not count."""
+    longest, task = 0.0, asyncio.create_task(work)
+    while not task.done():
+        before = time.thread_time()
+        await asyncio.sleep(0)
+        longest = max(longest, time.thread_time() - before)
+    return await task, longest
+
+
 @overload
 async def eventually(
     predicate: Callable[[], Awaitable[T]], *, timeout: float = ..., message: str = ..., pause: float = ...

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
+from itertools import groupby
 from typing import Any, Final, cast
 from uuid import uuid4
 
@@ -187,7 +188,7 @@ class OfficeServer:
         self._kept = {pair: self._kept[pair] for pair in gone[-MAX_RETIRED_NAMES:]} | there
         return time.thread_time() - began
 
-    async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> Any:
         entries = await self._listed.entries(context)
         if self._max_chars(context) is not None:  # a result that is cut has no structured content to check by it
             entries = [{key: value for key, value in each.items() if key != "outputSchema"} for each in entries]
@@ -313,23 +314,26 @@ def _failed(text: str) -> dict[str, Any]:
 
 
 async def _tool_result(context: Context, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """`_mcp_result` of a tool. Content that is not valid in MCP becomes text, and structured content that the client's
-    version of MCP does not have is left out: the MCP SDK would refuse the result, or lose its fields."""
+    """`_mcp_result` of a tool. Contents that are not valid in MCP become text, a line for each, and structured content
+    that the client's version of MCP does not have is left out: the MCP SDK would refuse the result, or lose its fields.
+    """
     content = list[Any]()
-    async for block in in_turns(raw.get("content", [])):
-        valid = _is_content(block)
-        content.append(block if valid else {"type": "text", "text": json.dumps(block, ensure_ascii=False)})
+    found = [_content_or_line(block) async for block in in_turns(raw.get("content", []))]
+    for kind, run in groupby(found, type):
+        blocks = list(run)
+        content += [{"type": "text", "text": "\n".join(blocks)}] if kind is str else blocks
     result = _mcp_result({**raw, "content": content})
     if context.protocol_version not in MODERN_PROTOCOL_VERSIONS and not isinstance(raw.get("structuredContent"), dict):
         result.pop("structuredContent", None)
     return result
 
 
-def _is_content(block: Any) -> bool:
+def _content_or_line(block: Any) -> Any:
     with suppress(ValidationError):
         _CONTENT.validate_python(block)
-        return "type" in block  # the models have a default for it, and the wire has none
-    return False
+        if "type" in block:  # the models have a default for it, and the wire has none
+            return block
+    return json.dumps(block, ensure_ascii=False)
 
 
 def _mcp_result(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ it is `<computer>__<server>__<its name>`.
 
 import asyncio
 import logging
+import reprlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from itertools import islice
@@ -45,33 +46,35 @@ logger = logging.getLogger(__name__)
 
 Context = ServerRequestContext[Any, Any]
 _Answer = TypeVar("_Answer")
-_List = TypeVar("_List", bound=types.PaginatedResult)
 _Result = TypeVar("_Result", bound=types.Result)
 _Place = tuple[str, str | None, str]
 """Computer, MCP server and own name of a prompt."""
 
 
-async def fitting(method: str, context: Context, kind: type[_List], key: str, items: Sequence[Any]) -> _List:
+async def fitting(
+    method: str, context: Context, kind: type[types.PaginatedResult], key: str, items: Sequence[Any]
+) -> JsonObject:
     """The requested page of a list, without the items that the client's version of MCP cannot express. Raises MCPError:
     there is no such page."""
     cursor = (context.params or {}).get("cursor") or "0"
     if not cursor.isdecimal() or len(cursor) > len(str(len(items))):
         raise MCPError(types.INVALID_PARAMS, "there is no such cursor: list from the beginning")
-    name = next(name for name, field in kind.model_fields.items() if key in (name, field.alias))
-    whole, first, size = kind.model_validate({key: []}), int(cursor), 0
+    whole = kind.model_validate({key: []}).model_dump(by_alias=True, mode="json", exclude_none=True)
+    first, size, invalid = int(cursor), 0, list[Any]()
     async for number, item in in_turns(enumerate(items[first:], first)):
-        size += size_of(repr(item))
+        size += size_of(item)
         if number == first + PAGE or (size > PAGE_SIZE and number > first):
-            whole.next_cursor = str(number)
+            whole["nextCursor"] = str(number)
             break
         try:
-            found = kind.model_validate({key: [item]})
-            result = found.model_dump(by_alias=True, mode="json", exclude_none=True)
-            serialize_server_result(method, context.protocol_version, result)
+            serialize_server_result(method, context.protocol_version, {**whole, key: [item]})
         except ValidationError:
-            logger.warning("%s: %.200r is not valid in MCP, and left out", method, item)
+            invalid.append(item)
         else:
-            getattr(whole, name).extend(getattr(found, name))
+            whole[key].append(item)
+    if invalid:
+        what = "%s: %d items are not valid in MCP, and left out; the first is %s"
+        logger.warning(what, method, len(invalid), reprlib.repr(invalid[0]))
     return whole
 
 
@@ -91,12 +94,15 @@ async def ask_each(computers: Sequence[str], what: str, ask: Callable[[str], Awa
     return {computer: found[computer] for computer in computers if computer in found}
 
 
-async def _valid(kind: type[_Result], found: JsonObject, what: str) -> _Result:
-    await asyncio.sleep(0)  # thousands of contents or messages take some 20 ms before this, and again after it
+async def _valid(kind: type[_Result], key: str, found: JsonObject, what: str) -> _Result:
+    """A result with thousands of items under `key`. Raises MCPError."""
     try:
-        return kind.model_validate(found)
+        whole = kind.model_validate({**found, key: []})
+        async for item in in_turns(found[key]):
+            getattr(whole, key).extend(getattr(kind.model_validate({key: [item]}), key))
     except ValidationError:
         raise MCPError(types.INTERNAL_ERROR, f"{what} is not valid in MCP") from None
+    return whole
 
 
 def _all_of(items: Callable[[str], AsyncIterator[JsonObject]]) -> Callable[[str], Awaitable[list[JsonObject]]]:
@@ -138,7 +144,7 @@ class OfficeResources:
         server.add_request_handler("resources/templates/list", types.PaginatedRequestParams, self._list_templates)
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, self._read)
 
-    async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListResourcesResult:
+    async def _list(self, context: Context, _: types.PaginatedRequestParams) -> JsonObject:
         found = await ask_each(self.computers(context), "resources", self.agent.resources)
         own = {computer: {each["uri"]: each for each in resources} for computer, resources in found.items()}
         silent = set(self.agent.computers()) - own.keys()
@@ -153,9 +159,7 @@ class OfficeResources:
                 listed.append(each if owned else {**each, "uri": f"{SCHEME}{quote(computer, safe='')}/{uri}"})
         return await fitting("resources/list", context, types.ListResourcesResult, "resources", listed)
 
-    async def _list_templates(
-        self, context: Context, _: types.PaginatedRequestParams
-    ) -> types.ListResourceTemplatesResult:
+    async def _list_templates(self, context: Context, _: types.PaginatedRequestParams) -> JsonObject:
         found = await ask_each(self.computers(context), "templates", _all_of(self.agent.iter_resource_templates))
         listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
         method, kind = "resources/templates/list", types.ListResourceTemplatesResult
@@ -166,7 +170,8 @@ class OfficeResources:
             return self._read_result(context, params.uri)
         found = (await self._first(context, params.uri, self.agent.read_contents))[2].raw
         contents = [{**each, "uri": _as_asked(each["uri"], params.uri)} for each in found["contents"]]
-        return await _valid(types.ReadResourceResult, {**found, "contents": contents}, f"the content of {params.uri}")
+        whole = {**found, "contents": contents}
+        return await _valid(types.ReadResourceResult, "contents", whole, f"the content of {params.uri}")
 
     def _read_result(self, context: Context, uri: str) -> types.ReadResourceResult:
         """A page of a result that was cut; a second content has the URI of the next page, and says so."""
@@ -245,7 +250,7 @@ class OfficePrompts:
         server.add_request_handler("prompts/get", types.GetPromptRequestParams, self._get)
         server.add_request_handler("completion/complete", types.CompleteRequestParams, self._complete)
 
-    async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListPromptsResult:
+    async def _list(self, context: Context, _: types.PaginatedRequestParams) -> JsonObject:
         listed = await self._listed(context)
         return await fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed)
 
@@ -277,7 +282,8 @@ class OfficePrompts:
             found = await self._agent.get_prompt(computer, own, params.arguments, server=server)
         except SmcpError as error:
             raise mcp_error(error) from None
-        return await _valid(types.GetPromptResult, {**found, "_meta": found.get("meta")}, f"the prompt {params.name!r}")
+        whole = {**found, "_meta": found.get("meta")}
+        return await _valid(types.GetPromptResult, "messages", whole, f"the prompt {params.name!r}")
 
     async def _complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         argument, value = params.argument.name, params.argument.value
