@@ -12,9 +12,11 @@ from typing import Any, Final
 import aiohttp
 
 from smcp_proto import catalog
+from smcp_service.settings import MIB
 from smcp_testing.event_payloads import GOOD
 from smcp_testing.mcp_servers import configs
 from smcp_testing.mcp_service import INITIALIZE, META
+from smcp_testing.slow_reader import small_socket
 from smcp_testing.waiting import eventually
 from tests.e2e.hostile.members import answering
 from tests.e2e.hostile.mutations import ACCEPTED, Mutator, Unchanged
@@ -52,6 +54,11 @@ SERVERS_OF_A_FILE: Final = 5
 STREAM_S: Final = 0.3
 """How long a client reads a stream that does not end."""
 CONNECTIONS: Final = 25
+SESSIONS: Final = 100
+"""Of one client at a time, beside the one that it has."""
+UNREAD: Final = 20
+"""Of these, how many do not read an answer of `UNREAD_BYTES`: more than the kernel takes."""
+UNREAD_BYTES: Final = 2 * MIB
 OF_A_COMPUTER: Final[dict[str, dict[str, Any]]] = {
     "tools/list": {},
     "tools/call": {"name": "t", "arguments": {"a": "b"}},
@@ -152,8 +159,8 @@ def _started(make: Mutator, file: Path) -> dict[str, Any]:
 class _Client:
     """An MCP client of `THIRD`, with a session for those requests that want one."""
 
-    def __init__(self, target: Target, http: aiohttp.ClientSession, session: str) -> None:
-        self.session = session
+    def __init__(self, target: Target, http: aiohttp.ClientSession) -> None:
+        self.session = ""
         self.seen = Counter[str]()
         self._target = target
         self._http = http
@@ -179,6 +186,21 @@ class _Client:
         except aiohttp.ClientConnectionError:
             self.seen["closed"] += 1
 
+    async def begin(self) -> str:
+        """A new session."""
+        url = f"{self._target.mcp_url}/mcp/{THIRD}"
+        async with self._http.post(url, json=INITIALIZE, headers={"Accept": ACCEPTED}) as opened:
+            return opened.headers["Mcp-Session-Id"]
+
+    async def leave_unread(self, session: str) -> None:
+        """Ask for a large answer, wait until it comes, and go without having read it."""
+        url, headers = f"{self._target.mcp_url}/mcp/{THIRD}", {"Accept": ACCEPTED, "Mcp-Session-Id": session}
+        params = {"name": "big", "arguments": {"size": UNREAD_BYTES}}
+        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        async with self._http.post(url, json=request, headers=headers) as answer:
+            assert len(await answer.content.readany()) < UNREAD_BYTES / 2
+            self.seen["unread"] += 1
+
     async def end(self, session: str) -> None:
         url = f"{self._target.mcp_url}/mcp/{THIRD}"
         async with self._http.delete(url, headers={"Mcp-Session-Id": session}):
@@ -187,18 +209,17 @@ class _Client:
 
 @asynccontextmanager
 async def _client(target: Target) -> AsyncIterator[_Client]:
-    url = f"{target.mcp_url}/mcp/{THIRD}"
     authorization = {"Authorization": f"Bearer {target.keys.mcp_client}"}
-    async with aiohttp.ClientSession(headers=authorization, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as http:
-        async with http.post(url, json=INITIALIZE, headers={"Accept": ACCEPTED}) as opened:
-            session = opened.headers["Mcp-Session-Id"]
-        client = _Client(target, http, session)
+    connector, timeout = aiohttp.TCPConnector(socket_factory=small_socket), aiohttp.ClientTimeout(total=ANSWER_S)
+    async with aiohttp.ClientSession(headers=authorization, timeout=timeout, connector=connector) as http:
+        client = _Client(target, http)
+        client.session = await client.begin()
         yield client
-        await client.end(session)
+        await client.end(client.session)
 
 
 async def an_mcp_client(target: Target, make: Mutator, count: int) -> Counter[str]:
-    """Of both eras, with a session or without."""
+    """Of both eras, with a session or without. In the end it has many sessions at a time, and leaves answers unread."""
     async with _client(target) as client:
 
         async def one() -> None:
@@ -210,6 +231,9 @@ async def an_mcp_client(target: Target, make: Mutator, count: int) -> Counter[st
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(CONNECTIONS, count - start)):
                     group.create_task(one())
+        sessions = [await client.begin() for _ in range(SESSIONS)]
+        await asyncio.gather(*map(client.leave_unread, sessions[:UNREAD]))
+        await asyncio.gather(*map(client.end, sessions))
         return client.seen
 
 

@@ -39,7 +39,7 @@ class SlowReader:
 async def slow_reader(url: str, office: str) -> AsyncIterator[SlowReader]:
     """One in its office, that takes 64 MiB in a message, and of which the kernel takes little."""
     address = f"{url}/socket.io/?EIO=4&transport=websocket"
-    connector = aiohttp.TCPConnector(socket_factory=_small_socket)
+    connector = aiohttp.TCPConnector(socket_factory=small_socket)
     async with (
         aiohttp.ClientSession(connector=connector) as http,
         http.ws_connect(address, max_msg_size=64 * MIB) as connection,
@@ -49,7 +49,7 @@ async def slow_reader(url: str, office: str) -> AsyncIterator[SlowReader]:
         yield agent
 
 
-def _small_socket(address: tuple[Any, ...]) -> socket.socket:
+def small_socket(address: tuple[Any, ...]) -> socket.socket:
     """Without a limit the kernel keeps what nobody reads, some 30 MiB on some machines."""
     found = socket.socket(family=address[0], type=address[1], proto=address[2])
     found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
