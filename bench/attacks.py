@@ -15,12 +15,15 @@ from typing import Final
 import aiohttp
 import nats
 
+from bench.load import MODERN
 from bench.processes import BIN
 from smcp_bus import subjects
 from smcp_service.settings import MIB
 from smcp_testing.mcp_servers import configs
+from smcp_testing.mcp_service import META
 from smcp_testing.raw_client import RawClient, raw_client
 from smcp_testing.service_process import service_process
+from smcp_testing.slow_reader import small_socket
 from smcp_testing.trickle import Trickle
 
 LISTS: Final = "[" + "[]," * 10_000_000 + "[]]"
@@ -28,6 +31,7 @@ ESCAPED: Final = r"\n" * 15_000_000
 TOOLS: Final = 20_000
 MESSAGE: Final = 31 * MIB
 STRANGERS: Final = 400
+Call = Callable[[], contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]]
 HOSTILE: Final = "hostile"
 """The office of the attacker, which has a token."""
 UPGRADE: Final = (
@@ -43,6 +47,10 @@ class Target:
     key: str
     limited_key: str
     """For 64 patterns of tools only."""
+    mcp_key: str
+    """For the office of the attacker only."""
+    mcp_url: str = ""
+    """smcp-mcp's, if it is attacked."""
 
     def client(self) -> contextlib.AbstractAsyncContextManager[RawClient]:
         return raw_client(self.url, token=self.key)
@@ -238,6 +246,64 @@ async def endless_lists(target: Target) -> None:
                     await one.exit_code(timeout=30)
 
 
+@contextlib.asynccontextmanager
+async def _mcp_office(target: Target, large: str, tools: int, *, announces: bool = False) -> AsyncIterator[Call]:
+    """The attacker's office at smcp-mcp: what it gives calls its Computer, which lists so many tools, and answers each
+    call with that text. `announces`: a change of its list, after each list."""
+
+    async def serve() -> None:
+        number = 0
+        while True:
+            event, asked = await evil.next()
+            if not event.startswith("client:"):
+                continue
+            number += 1
+            listed = [f'{{"name":"t{number}_{each}","description":"","params_schema":{{}}}}' for each in range(tools)]
+            answer = f'"tools":[{",".join(listed)}]' if event == "client:get_tools" else f'"content":[{large}]'
+            await evil.socket.send_str(f'43/smcp,{number}[{{{answer},"req_id":"{asked["req_id"]}"}}]')
+            if announces and event == "client:get_tools":
+                await evil.event("server:update_tool_list", '{"computer":"evil"}')
+
+    headers = {**MODERN, "Mcp-Name": "t1_0", "Authorization": f"Bearer {target.mcp_key}"}
+    connector = aiohttp.TCPConnector(limit=0, socket_factory=small_socket)
+    async with target.client() as evil, aiohttp.ClientSession(headers=headers, connector=connector) as http:
+        await evil.join("computer", "evil", HOSTILE)
+        serving = asyncio.create_task(serve())
+
+        def call() -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+            params = {"name": "t1_0", "arguments": {}, "_meta": META}
+            request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            return http.post(f"{target.mcp_url}/mcp/{HOSTILE}", json=request)
+
+        try:
+            yield call
+        finally:
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+
+
+async def tools_without_end_at_smcp_mcp(target: Target) -> None:
+    """A Computer lists 4,000 tools, other ones each time, and announces another change."""
+    async with _mcp_office(target, "", 4000, announces=True) as call, call():
+        await asyncio.Event().wait()
+
+
+async def unread_answers_at_smcp_mcp(target: Target) -> None:
+    """50 clients of one key ask for 4 MiB each, and wait a second before they go."""
+    text = json.dumps({"type": "text", "text": "a" * 4 * MIB})
+    async with _mcp_office(target, text, 1) as call:
+
+        async def guest() -> None:
+            while True:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with call() as answer:
+                        await answer.content.readany()
+                        await asyncio.sleep(1)
+
+        await asyncio.gather(*(guest() for _ in range(50)))
+
+
 async def _without_end(client: RawClient, event: str, body: str) -> None:
     while True:
         for number in [await client.event(event, body) for _ in range(1000)]:
@@ -250,6 +316,11 @@ def _call(number: int, tool: str) -> str:
 
 
 Attack = Callable[[Target], Awaitable[None]]
+AT_SMCP_MCP: Final[dict[str, Attack]] = {
+    "nothing, at smcp-mcp": nothing,
+    "tools without end, at smcp-mcp": tools_without_end_at_smcp_mcp,
+    "unread answers, at smcp-mcp": unread_answers_at_smcp_mcp,
+}
 ATTACKS: Final[dict[str, Attack]] = {
     "nothing": nothing,
     "compressed bodies": compressed_bodies,
@@ -268,4 +339,5 @@ ATTACKS: Final[dict[str, Attack]] = {
     "announcements without end": announcements_without_end,
     "long traceparents": traceparents,
     "endless lists": endless_lists,
+    **AT_SMCP_MCP,
 }

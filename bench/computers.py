@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import os
 import sys
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import socketio
@@ -17,6 +17,8 @@ from bench.load import Json
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.subjects import OWNER_QUEUE, client_all, verb_of
+
+ECHO: Final = {"name": "echo", "description": "", "params_schema": {}}
 
 
 def result_of(params: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +46,11 @@ async def on_socketio(url: str, offices: int, token: str | None = None) -> None:
         async def tool_call(data: dict[str, Any]) -> dict[str, Any]:
             return result_of(data["params"])
 
+        async def get_tools(data: dict[str, Any]) -> dict[str, Any]:
+            return {"tools": [ECHO], "req_id": data["req_id"]}
+
         client.on("client:tool_call", tool_call, namespace="/smcp")
+        client.on("client:get_tools", get_tools, namespace="/smcp")
         auth = None if token is None else {"token": token}
         await client.connect(url, namespaces=["/smcp"], transports=["websocket"], auth=auth)
         joined = await client.call(

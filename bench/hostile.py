@@ -1,8 +1,9 @@
 """What well-behaved offices notice of a hostile client: their calls before, during and after each attack.
 
-Each office has an Agent and a Computer on Socket.IO; its Agent calls, pauses, and calls again. For each attack the
-services are started anew. With `--against` those of another git revision are attacked in the same run, in turn;
-clients and attacks (`bench.attacks`) are those of this tree.
+Each office has an Agent and a Computer on Socket.IO; its Agent calls, pauses, and calls again. For attacks at smcp-mcp
+that is the Agent of all offices, and an MCP client of each calls. For each attack the services are started anew. With
+`--against` those of another git revision are attacked in the same run, in turn; clients and attacks (`bench.attacks`)
+are those of this tree.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import published_env
-from bench.attacks import ATTACKS, Attack, Target
+from bench.attacks import AT_SMCP_MCP, ATTACKS, HOSTILE, Attack, Target
 from bench.processes import (
     cpu_of_one,
     line_of,
@@ -38,12 +39,13 @@ from bench.processes import (
     waited_of_one,
 )
 from smcp_auth.api_keys import new_key
+from smcp_auth.grants import UNLIMITED
 
 PAUSE_S: Final = 0.1
 """After each call: 50 offices ask for 500 calls/s at most, which leaves a gateway of one core idle most of the time."""
 PHASES: Final = ("before", "during", "after")
 SHARES: Final = ("CPU %", "waits %")
-"""Of the time: what the gateway ran, and what it waited for a CPU that others had, the attacker among them."""
+"""Of the time: what the gateway (or smcp-mcp) ran, and waited for a CPU that others had, the attacker among them."""
 COLUMNS: Final = (
     *("attack", "services", "calls/s", "p99 ms", "÷", "failed", "evicted", "CPU µs", "cut off"),
     *SHARES,
@@ -54,7 +56,8 @@ COLUMNS: Final = (
 @dataclass
 class System:
     target: Target
-    gateway: psutil.Process
+    victim: psutil.Process
+    """The gateway, or smcp-mcp if that is attacked."""
     load: subprocess.Popen[str]
     offices: int
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -62,16 +65,16 @@ class System:
     """Why the attack ended, each time; it begins again."""
 
     def measure(self, phase: str, seconds: float) -> None:
-        """The calls of all offices for so long, with the CPU of the gateway for each of them."""
+        """The calls of all offices for so long, with the CPU of the victim for each of them."""
         order = {"concurrency": self.offices, "size": 1024, "calls": 1_000_000, "seconds": seconds}
         stdin = cast("IO[str]", self.load.stdin)
-        began, cpu, waited = time.monotonic(), cpu_of_one(self.gateway), waited_of_one(self.gateway)
+        began, cpu, waited = time.monotonic(), cpu_of_one(self.victim), waited_of_one(self.victim)
         stdin.write(json.dumps(order | {"pause_s": PAUSE_S, "may_fail": True}) + "\n")
         stdin.flush()
         figures: dict[str, float] = json.loads(line_of(self.load, "{"))
-        took, cpu = time.monotonic() - began, cpu_of_one(self.gateway) - cpu
+        took, cpu = time.monotonic() - began, cpu_of_one(self.victim) - cpu
         figures["cpu_us"] = cpu / max(figures["calls"], 1) * 1e6
-        figures["cpu"], figures["waited"] = cpu / took, (waited_of_one(self.gateway) - waited) / took
+        figures["cpu"], figures["waited"] = cpu / took, (waited_of_one(self.victim) - waited) / took
         self.figures[phase] = figures
 
     async def attacked(self, attack: Attack, seconds: float) -> None:
@@ -102,16 +105,22 @@ class Services:
     """Whether a key can have patterns of tools."""
 
 
-def open_system(stack: contextlib.ExitStack, offices: int, services: Services) -> System:
+def open_system(stack: contextlib.ExitStack, offices: int, services: Services, *, mcp: bool = False) -> System:
+    """`mcp`: with smcp-mcp, and MCP clients."""
     files = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     _, nats_url = start_nats(stack, files)
     key, entry = new_key(subject="bench", offices=["*"], roles=["agent", "computer"], names=["*"])
     patterns = [f"*a*a*{number}*" for number in range(64)]
     limited_key, limited = new_key(subject="eve", offices=["*"], roles=["agent"], names=["*"], tools=patterns)
+    mcp_key, guest = new_key(subject="mallory", offices=[HOSTILE], roles=["agent"], names=["*"])
+    own_key, own = new_key(
+        subject="smcp-mcp", offices=["*"], roles=["agent"], names=["*"], delegates=True, quota=UNLIMITED
+    )
     keys = files / "keys.json"
     keys.touch(0o600)
     # an older revision does not know all fields
-    entries = [each.model_dump(mode="json", exclude_defaults=True) for each in (entry, limited)]
+    given = (entry, limited, guest, own) if mcp else (entry, limited)
+    entries = [each.model_dump(mode="json", exclude_defaults=True) for each in given]
     entries[1] = {name: value for name, value in entries[1].items() if services.knows_rights or name != "tools"}
     keys.write_text(json.dumps({"keys": entries}))
     env = services_env(nats_url) | {"SMCP_AUTH_KEYS": str(keys), "PYTHONPATH": services.sources}
@@ -120,13 +129,19 @@ def open_system(stack: contextlib.ExitStack, offices: int, services: Services) -
     gateway = start(stack, services.python, "-m", "smcp_gateway", env=env)
     url = line_of(gateway, "http://").split()[-1]
     wait_until_ready(url)
-    common = ("--url", url, "--offices", str(offices))
+    common: tuple[str, ...] = ("--url", url, "--offices", str(offices))
     token = {"SMCP_TOKEN": key}
     computers = start(stack, sys.executable, "-m", "bench.computers", *common, "--on", "socketio", env=token)
     line_of(computers, "ready")
+    target, victim = Target(url, nats_url, key, limited_key, mcp_key), gateway
+    if mcp:
+        at = {"SMCP_URL": url, "SMCP_TOKEN": own_key, "SMCP_MCP_PORT": "0"}
+        victim = start(stack, services.python, "-m", "smcp_mcp", env=env | at)
+        target.mcp_url = line_of(victim, "http://").split()[-1]
+        common = ("--url", target.mcp_url, "--offices", str(offices), "--mcp")
     agents = start(stack, sys.executable, "-m", "bench.load", *common, env=token)
     line_of(agents, "ready")
-    return System(Target(url, nats_url, key, limited_key), psutil.Process(gateway.pid), agents, offices)
+    return System(target, psutil.Process(victim.pid), agents, offices)
 
 
 def services_of(revision: str, directory: Path) -> Services:
@@ -149,7 +164,7 @@ def run(attacks: list[str], offices: int, seconds: float, against: str | None, n
         for attack in attacks:
             for name, services in (others | {"this": Services()}).items():
                 with contextlib.ExitStack() as stack:
-                    system = open_system(stack, offices, services)
+                    system = open_system(stack, offices, services, mcp=attack in AT_SMCP_MCP)
                     system.measure("warm-up", seconds / 5)
                     system.measure("before", seconds)
                     with ThreadPoolExecutor(1, initializer=os.nice, initargs=(nice,)) as attacker:  # it alone is nice

@@ -111,13 +111,11 @@ class HeldOffice:
                 if exchange.may_begin_session:
                     self._quotas.connected(sessions)
                     counted.callback(self._quotas.disconnected, sessions)
-                is_small = False
                 try:
                     await self._manager.handle_request(exchange.request.scope, exchange.receive, exchange.send)
-                    is_small = exchange.size <= KEPT_BYTES and not exchange.gone
                 finally:
-                    exchange.gone = True
-                    if not is_small and exchange.has_session and exchange.request.method == "POST":
+                    may_be_large, exchange.gone = exchange.gone or exchange.size > KEPT_BYTES, True
+                    if may_be_large and exchange.has_session and exchange.request.method == "POST":
                         with anyio.move_on_after(FORGET_S, shield=True):
                             await self._manager.handle_request(*exchange.forgotten())
         finally:

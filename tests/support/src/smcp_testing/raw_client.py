@@ -56,6 +56,11 @@ class RawClient:
         await self._until(lambda: any(told == event for told, _ in self.told), f"it was sent no {event}")
         return next(payload for told, payload in self.told if told == event)
 
+    async def next(self) -> tuple[str, Any]:
+        """The first event and payload of `told`, once there is one; removes it. Raises AssertionError: as `asked`."""
+        await self._until(lambda: bool(self.told), "it was sent no event")
+        return self.told.pop(0)
+
     async def end(self) -> aiohttp.WSMessage:
         """What ended the connection, once it has. Raises AssertionError: it has not."""
         await self._until(lambda: self.ended is not None, "the connection did not end", may_end=True)
