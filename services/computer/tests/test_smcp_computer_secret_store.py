@@ -136,11 +136,12 @@ def test_what_is_sealed_is_opened_with_the_key_of_the_same_directory_alone(tmp_p
 
 
 async def secrets(home: Path, *arguments: str, typed: str = "") -> tuple[int | None, str, str]:
+    whose = {} if arguments[0] in ("encrypt", "decrypt") else {"SMCP_OFFICE": "home", "SMCP_NAME": "laptop"}
     process = await asyncio.create_subprocess_exec(
         *born(COMMAND, "secrets", *arguments, knows=COMMANDS),
         stdin=PIPE, stdout=PIPE, stderr=PIPE,
         env={"PATH": os.environ["PATH"], "PYTHON_KEYRING_BACKEND": os.environ["PYTHON_KEYRING_BACKEND"],
-             "SMCP_OFFICE": "home", "SMCP_NAME": "laptop", "XDG_STATE_HOME": str(home)},
+             "XDG_STATE_HOME": str(home), **whose},
     )  # fmt: skip
     out, err = await asyncio.wait_for(process.communicate(typed.encode()), 60)
     return process.returncode, out.decode(), err.decode()
@@ -181,7 +182,7 @@ async def test_an_encrypted_configuration_is_read_as_before_and_not_written_as_p
         edit_file(file, "disable", "x")
     code, _, err = await secrets(tmp_path, "encrypt", str(file))
     assert (code, err) == (1, f"error: {file} is encrypted already\n")
-    (key,) = tmp_path.glob("a2c-smcp/*/secrets.key")
+    key = tmp_path / "a2c-smcp" / "secrets.key"
     key.rename(tmp_path / "away")
     with pytest.raises(ConfigError, match=r"computer\.json: cannot be decrypted: .*secrets\.key does not exist"):
         load_config(file)

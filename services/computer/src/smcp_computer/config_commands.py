@@ -17,7 +17,7 @@ import typer
 from smcp_computer.config.file import content_of, parse_config, read_object
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
-from smcp_computer.config.secret_store import SecretStore, is_sealed, unseal_file, write_private
+from smcp_computer.config.secret_store import SecretStore, is_sealed, seal_file, unseal_file, write_private
 from smcp_computer.control_commands import Json, Name, Office, Said, Server, find, plain, print_json, print_status
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_proto.jsonc import has_comments
@@ -290,12 +290,12 @@ def remove(
 
 
 @secrets_app.command()
-def encrypt(file: ConfigFile, office: Office = None, name: Name = None, as_json: Json = False) -> None:
+def encrypt(file: ConfigFile, as_json: Json = False) -> None:
     """Encrypt a whole configuration file. The commands read it as before."""
     raw = file.read_bytes()
     if is_sealed(raw):
         raise Failure(f"{file} is encrypted already")
-    write_private(file, _kept_secrets(office, name).seal(raw))
+    write_private(file, seal_file(raw))
     _report("encrypted", str(file), f"{file} is encrypted", as_json)
 
 

@@ -15,6 +15,7 @@ from secrets import token_urlsafe
 from typing import Final
 
 from smcp_computer.config.lint import ConfigError
+from smcp_computer.settings import states_directory
 from smcp_service.files import locked, replace_files
 
 SETTING: Final = "SMCP_SECRET_KEY_FILE"
@@ -118,11 +119,20 @@ def is_sealed(raw: bytes) -> bool:
     return raw.startswith(_MARK)
 
 
+def seal_file(plain: bytes) -> bytes:
+    """Encrypt a configuration, which is no Computer's own: the key is above those of all. Raises SecretsError."""
+    return _store_at(Path(os.environ.get("SMCP_STATE_DIR") or states_directory())).seal(plain)
+
+
 def unseal_file(sealed: bytes) -> bytes:
     """What `SecretStore.seal` sealed; the environment may say where the key is now. Raises SecretsError."""
     directory = sealed.partition(b"\n")[2]
+    return _store_at(Path(os.fsdecode(directory.strip()))).unseal(sealed)
+
+
+def _store_at(directory: Path) -> SecretStore:
     given = os.environ.get(SETTING)
-    return SecretStore(Path(os.fsdecode(directory.strip())), Path(given) if given else None).unseal(sealed)
+    return SecretStore(directory, Path(given) if given else None)
 
 
 def write_private(path: Path, content: bytes) -> None:
