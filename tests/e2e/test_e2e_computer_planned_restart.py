@@ -1,12 +1,15 @@
 """A Computer that is started again at once (`SMCP_RESTART`) moves: calls wait for it, and nobody sees it leave."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from smcp_agent import SmcpAgent
+from smcp_testing.mcp_servers import configs
 from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.agents import SdkAgent, sdk_agent
@@ -24,6 +27,7 @@ RESTART_S = 30
 """What is promised: the calls have so long, and the seat is kept for it."""
 GONE_S = 5
 """The same for a Computer that does not come back."""
+ROAMER = Place("roamer", LAB, "roamer")
 Way = Callable[[World, Path, int], AbstractAsyncContextManager[ComputerHost]]
 
 
@@ -39,15 +43,14 @@ async def over_nats(world: World, directory: Path, move_s: int) -> AsyncIterator
 @asynccontextmanager
 async def over_a_gateway(world: World, directory: Path, move_s: int) -> AsyncIterator[ComputerHost]:
     """It comes back by whichever of the two gateways it likes."""
-    place, port = Place("roamer", LAB, "roamer"), Ports().take()
-    where = ("--gateway", world.url(0), "--gateway", world.url(1))
-    arguments = ("run", "--config", str(place.config(directory)), "--office", LAB, "--name", place.name, *where)
+    port, where = Ports().take(), ("--gateway", world.url(0), "--gateway", world.url(1))
+    arguments = ("run", "--config", str(ROAMER.config(directory)), "--office", LAB, "--name", ROAMER.name, *where)
     env = child_environment(world.mark, SMCP_HEALTH_PORT=str(port), **restarts(move_s))
     ready = f"http://127.0.0.1:{port}/readyz"
-    process = ForkedProcess(place.credential, [command("smcp-computer"), *arguments], env, directory, ready)
+    process = ForkedProcess(ROAMER.credential, [command("smcp-computer"), *arguments], env, directory, ready)
     await process.start()
     try:
-        yield ComputerHost(LAB, place.name, process, place.ran(directory))
+        yield ComputerHost(LAB, ROAMER.name, process, ROAMER.ran(directory))
     finally:
         await process.stop()
 
@@ -97,6 +100,40 @@ async def test_no_call_fails_while_a_computer_restarts_and_nobody_sees_it_leave(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.rule("answers.tools.names.restart")
+@pytest.mark.parametrize("way", [over_nats, over_a_gateway], ids=lambda way: way.__name__)
+async def test_a_waiting_call_reaches_its_tool_although_other_servers_have_one_of_the_same_name(
+    way: Way, tmp_path: Path
+) -> None:
+    others_ran = tmp_path / "others.ran"
+    other = configs.stdio(log=others_ran)
+    async with (
+        world_of_restarts(tmp_path, RESTART_S) as world,
+        way(world, tmp_path, RESTART_S) as host,
+        SmcpAgent(world.url(0), office=LAB, name="caller") as sdk,
+    ):
+        agent = SdkAgent(sdk)
+        file = (ALPHA if host.name == ALPHA.name else ROAMER).config(tmp_path)
+        own = json.loads(file.read_text(encoding="utf-8"))["servers"]["toolbox"]
+
+        async def lists(*names: str) -> bool:
+            return set(names) == {name for name in await agent.tools(host.name) if name.endswith("append")}
+
+        async with traffic(agent, host, host, timeout=RESTART_S) as streams:
+            await more_calls(streams)
+            configure(file, toolbox=own, added=other)
+            await eventually(lambda: lists("append", "added__append"))
+            await more_calls(streams)
+            await host.part.stop()
+            configure(file, toolbox=slow(own), added=other, new=other)
+            await host.part.start()
+            await more_calls(streams)
+            assert await lists("append", "added__append", "new__append")
+        assert [call for stream in streams for call in stream.failed] == []
+    assert not others_ran.exists()
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.rule("answers.rooms.moving.until")
 @pytest.mark.parametrize("way", [over_nats, over_a_gateway], ids=lambda way: way.__name__)
 async def test_a_computer_that_is_not_started_again_leaves_when_its_time_to_move_is_over(
@@ -114,6 +151,17 @@ async def test_a_computer_that_is_not_started_again_leaves_when_its_time_to_move
         await watcher.told(LEAVE, timeout=GONE_S + 3 * BACK_S, computer=host.name)
         await host.part.start()
         await watcher.told(ENTER, timeout=BACK_S, computer=host.name)
+
+
+def configure(file: Path, **servers: Any) -> None:
+    file.write_text(json.dumps({"servers": servers}), encoding="utf-8")
+
+
+def slow(server: dict[str, Any]) -> dict[str, Any]:
+    """The same MCP server, which takes longer to start."""
+    parameters = server["server_parameters"]
+    arguments = ["-c", 'sleep 2; exec "$0" "$@"', parameters["command"], *parameters["args"]]
+    return {**server, "server_parameters": {**parameters, "command": "sh", "args": arguments}}
 
 
 async def more_calls(streams: list[Traffic]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.events import State
-from smcp_testing.computer_office import NAME, world
+from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import OWNER_FIRST_S, Stopwatch, eventually
 
@@ -263,6 +263,32 @@ async def test_a_name_that_one_server_forbids_and_two_others_offer_gives_a_hint(
             "this Computer has no tool 'hello'; it is listed as 'b__hello' and 'c__hello'"
         )
         assert "a2c_forbidden" not in hint.get("meta", {})
+
+
+async def test_the_error_about_an_unknown_tool_names_the_servers_that_may_have_it(nats_url: str) -> None:
+    broken = {"type": "stdio", "server_parameters": {"command": "true"}}
+    async with world(nats_url, {"wait_s": 0.1}, a=configs.stdio("hello"), b=broken) as here:
+        text = (await here.call("nothing"))["content"][0]["text"]
+        assert text == "this Computer has no tool 'nothing'; not ready: 'b' (backoff)"
+
+
+@pytest.mark.rule("answers.tools.names.restart")
+async def test_the_next_process_gives_tools_the_names_that_were_seen(nats_url: str, tmp_path: Path) -> None:
+    settings, hello = {"state_dir": tmp_path, "wait_s": 0.1}, configs.stdio("hello")
+    broken = {"type": "stdio", "server_parameters": {"command": "true"}}
+
+    async def names(here: World) -> set[str]:
+        return {tool["name"] for tool in (await here.ask("get_tools"))["tools"]} & {"hello", "a__hello", "b__hello"}
+
+    async with world(nats_url, settings, b=hello) as here:
+        assert await names(here) == {"hello"}
+    async with world(nats_url, settings, b=broken, a=hello) as here:
+        assert await names(here) == {"a__hello"}
+        text = (await here.call("hello"))["content"][0]["text"]
+        assert text == "this Computer has no tool 'hello'; it is listed as 'a__hello'; not ready: 'b' (backoff)"
+    async with world(nats_url, settings, b=hello, a=hello) as here:
+        assert await names(here) == {"hello", "a__hello"}
+        assert here.computer.catalogue.find("hello") == here.computer.catalogue.find("b__hello")
 
 
 @pytest.mark.rule("data-structures.SMCPTool.alias", "computer.architecture.5", "computer.manager.call.server")

@@ -194,6 +194,20 @@ async def test_a_tool_that_does_not_run_is_a_result_and_what_is_wrong_with_the_c
             await caller.call_tool("nobody", "echo")
 
 
+async def test_the_error_about_an_unknown_tool_names_no_server_that_is_hidden_from_its_caller(nats_url: str) -> None:
+    tools, ends = configs.stdio(), {"command": "true", "allow": {"subjects": ["b*"]}}
+    async with (
+        office(nats_url, "nats", {"tools": tools}) as (world, computer),
+        agent(world, "anna") as anna,
+    ):
+        computer.fleet.apply(parse_config(json.dumps({"servers": {"tools": tools, "desk": ends}})))
+        await eventually(computer.fleet.supervisors["desk"].settled.is_set)
+        assert (await anna.call_tool(NAME, "nothing")).text == "this Computer has no tool 'nothing'"
+        await anna.close()
+        async with agent(world, "bert") as bert:
+            assert "; not ready: 'desk' (" in (await bert.call_tool(NAME, "nothing")).text
+
+
 @pytest.mark.rule("answers.who.allow")
 async def test_a_forbidden_tool_of_a_server_that_is_hidden_from_a_caller_is_unknown_to_it(nats_url: str) -> None:
     desk = {**DESK, "allow": {"subjects": ["b*"]}, "forbidden_tools": ["reads", "add"]}

@@ -38,7 +38,8 @@ from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.mcp.transports import Limits
 from smcp_computer.settings import Confirm, ConfirmPolicy
 from smcp_computer.terminal import Terminal
-from smcp_computer.tools import Target, ToolRef, tool_meta_of
+from smcp_computer.tool_names import ToolRef
+from smcp_computer.tools import Target, tool_meta_of
 from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import ToolCallReq
 from smcp_testing.computer_office import world

@@ -42,7 +42,8 @@ def settings(name: str = NAME, config: Path = Path("unused")) -> ComputerSetting
 
 @asynccontextmanager
 async def controlled(nats_url: str, **servers: dict[str, Any]) -> AsyncIterator[World]:
-    async with world(nats_url, **servers) as here, open_control(settings(), here.computer):
+    state = {"state_dir": state_path(settings())}
+    async with world(nats_url, state, **servers) as here, open_control(settings(), here.computer):
         yield here
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from smcp_computer.elicitation import elicit_at_terminal
 from smcp_computer.terminal import Terminal
-from smcp_computer.tools import Target, ToolRef
+from smcp_computer.tool_names import ToolRef
+from smcp_computer.tools import Target
 
 T = TypeVar("T")
 

@@ -1,14 +1,25 @@
 """Names of tools are legal for every LLM API and unique. New ones do not depend on any order, and listed ones stay."""
 
+import json
+import logging
 import random
 import re
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import mcp_types as types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_computer.tools import Offer, ToolRef, legal, name_tools
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.mcp.transports import Limits
+from smcp_computer.tool_names import NO_NAMES, Names, Offer, ToolRef, legal, name_tools, read_names, write_names
+from smcp_computer.tools import Catalogue
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -69,6 +80,112 @@ def test_the_tool_of_a_slower_server_is_qualified_and_the_one_that_came_first_is
     before = name_tools([Offer("slow", []), Offer("quick", ["echo"])])
     after = name_tools([Offer("slow", ["echo"]), Offer("quick", ["echo"])], before)
     assert dict(after.listed) == {"echo": ToolRef("quick", "echo"), "slow__echo": ToolRef("slow", "echo")}
+
+
+@pytest.mark.rule("answers.tools.names.restart")
+@given(offers, offers, offers)
+def test_names_that_were_written_are_kept_as_those_of_the_same_process_are(
+    first: list[Offer], second: list[Offer], third: list[Offer]
+) -> None:
+    seen = name_tools(second, name_tools(first))
+    assert name_tools(third, written_and_read(seen)) == name_tools(third, seen)
+
+
+hosts = st.dictionaries(
+    st.sampled_from(["a", "b", "a__b", "c"]),
+    st.lists(st.sampled_from(["echo", "read", "a__echo", "b__echo", "re ad", "re_ad"]), unique=True, max_size=4),
+)
+
+
+@pytest.mark.rule("answers.tools.names.restart")
+@given(hosts, hosts, st.randoms(use_true_random=False))
+def test_after_a_restart_a_seen_name_means_its_tool_or_none_whichever_server_is_ready_first(
+    before: dict[str, list[str]], after: dict[str, list[str]], shuffle: random.Random
+) -> None:
+    old = Host(before)
+    for server in shuffle.sample(sorted(before), len(before)):
+        old.start(server)
+        if shuffle.random() < 0.5:
+            assert old.catalogue.listing is not None  # somebody looks
+    seen = written_and_read(old.catalogue.seen)
+    kept = {name: ref for name, ref in seen.listed.items() if ref.tool in after.get(ref.server, ())}
+    new = Host(after, seen)
+    for server in shuffle.sample(sorted(after), len(after)):
+        assert all(new.catalogue.find(name) is None for name, ref in kept.items() if ref.server == server)
+        new.start(server)
+        found = {name: target.ref for name in kept if (target := new.catalogue.find(name)) is not None}
+        assert found == {name: ref for name, ref in kept.items() if ref.server in new.ready}
+
+
+class Host:
+    """The tools of a Computer whose servers are started one after another."""
+
+    def __init__(self, servers: Mapping[str, Sequence[str]], seen: Names = NO_NAMES) -> None:
+        self._servers = servers
+        configs = parse_config(json.dumps({"servers": {name: {"command": "true"} for name in servers}})).servers
+        self._supervisors = {
+            name: Supervisor(config, InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
+            for name, config in configs.items()
+        }
+        self.ready = set[str]()
+        self.catalogue = Catalogue(self._supervisors, seen=seen)
+        self.catalogue.refresh()
+
+    def start(self, server: str) -> None:
+        supervisor = self._supervisors[server]
+        supervisor.tools = tuple(types.Tool(name=name, input_schema={}) for name in self._servers[server])
+        supervisor.starts += 1
+        self.ready.add(server)
+        self.catalogue.refresh()
+
+
+def written_and_read(names: Names) -> Names:
+    with TemporaryDirectory() as directory:
+        file = Path(directory, "state", "names.json")
+        write_names(file, names)
+        return read_names(file)
+
+
+def test_a_name_with_half_a_surrogate_pair_is_written_and_read() -> None:
+    names = name_tools([Offer("git", ["\ud800"], {"\ud800": "\udfff"})])
+    assert (written_and_read(names).listed, written_and_read(names).wanted) == (names.listed, names.wanted)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"\\ud800": ["a", "echo", "echo"]}',
+        '{"a b": ["a", "echo", "echo"]}',
+        '{"echo": ["a", "echo"]}',
+        "\0",
+    ],
+)
+def test_a_broken_file_of_names_is_a_warning(content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "names.json"
+    file.write_text(content)
+    assert read_names(file) == NO_NAMES
+    [said] = caplog.messages
+    assert said.startswith(f"tools may get other names than before: {file} cannot be read: ")
+
+
+def test_a_file_of_names_that_cannot_be_read_or_written_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "names.json"
+    file.mkdir()
+    assert read_names(file) == NO_NAMES
+    write_names(file, name_tools([Offer("git", ["log"])]))
+    write_names(Path("/dev/null/names.json"), NO_NAMES)
+    assert [(level, "cannot be" in said) for _, level, said in caplog.record_tuples] == [(logging.WARNING, True)] * 3
+
+
+def test_without_a_file_no_names_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert read_names(tmp_path / "names.json") == NO_NAMES
+    assert caplog.messages == []
 
 
 def test_a_changed_alias_renames_a_listed_tool() -> None:

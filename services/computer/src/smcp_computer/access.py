@@ -56,14 +56,18 @@ class Access:
         return [tool for tool in tools if self._may_call(caller, tool.name)]
 
     def unknown_tool(self, name: str, caller: Caller) -> dict[str, Any]:
-        """The result of a call of a tool that is not there: it names those that the caller may have meant."""
+        """The result of a call of a tool that is not there: it names those that the caller may have meant, and the MCP
+        servers that may have it."""
+        hidden = self.hidden(caller)
         others = [each for each in self._catalogue.candidates(name) if self._may_call(caller, each)]
-        if not others and self._catalogue.is_forbidden(name, self.hidden(caller)):
+        if not others and self._catalogue.is_forbidden(name, hidden):
             return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
         if others:
             hint = f"; it is listed as {' and '.join(map(repr, others))}"
         else:
             hint = did_you_mean(name, (tool.name for tool in self.listed(caller, self._catalogue.listing)))
+        if away := [f"{server!r} ({state})" for server, state in self._catalogue.away.items() if server not in hidden]:
+            hint += f"; not ready: {', '.join(away)}"
         return tool_results.failed(f"this Computer has no tool {name!r}{hint}")
 
     def _may_call(self, caller: Caller, name: str) -> bool:

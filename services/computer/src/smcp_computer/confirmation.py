@@ -22,7 +22,8 @@ from smcp_bus.callers import Caller
 from smcp_bus.ownership import Seat
 from smcp_computer.settings import Confirm, ConfirmPolicy
 from smcp_computer.terminal import Terminal, TerminalGone
-from smcp_computer.tools import Target, ToolRef
+from smcp_computer.tool_names import ToolRef
+from smcp_computer.tools import Target
 from smcp_proto import tool_results
 from smcp_proto.catalog import trace_id
 from smcp_proto.printable import printable, printable_json

@@ -23,6 +23,8 @@ SOCKET: Final = "control.sock"
 """In the directory of state."""
 LOGS: Final = "logs"
 """The directory with what MCP servers write to their standard error."""
+NAMES: Final = "names.json"
+"""The file with the names of tools, from one process to the next."""
 
 
 class Confirm(StrEnum):
@@ -92,7 +94,7 @@ class ComputerSettings(ServiceSettings):
     )
     state_dir: Path | None = Field(
         default=None,
-        description="where its control socket, its MCP servers' logs and its secrets are; "
+        description="where its control socket, its MCP servers' logs, its secrets and the names of its tools are; "
         "default: a directory of its own below XDG_STATE_HOME (~/.local/state)",
     )
     secret_key_file: Path | None = Field(
@@ -120,7 +122,7 @@ def states_directory() -> Path:
 
 
 def state_path(settings: ComputerSettings) -> Path:
-    """The directory of this Computer's control socket, logs and secrets, which may not exist."""
+    """The directory of this Computer's control socket, logs, secrets and names of tools, which may not exist."""
     if settings.state_dir is not None:
         return settings.state_dir
     # hashed: names may be long, and the path of a socket has 107 bytes at most

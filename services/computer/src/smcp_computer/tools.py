@@ -1,28 +1,14 @@
-"""The tools of all MCP servers as one list (`client:get_tools`): names, `SMCPTool.meta`, and the server of each tool.
+"""The tools of all MCP servers as one list (`client:get_tools`): `SMCPTool.meta`, and the server of each tool.
 
-Names are given by these rules, in this order:
-
-1. A tool that its server's `forbidden_tools` names, by its original name or its alias, is not listed.
-2. A tool that is listed keeps its name, as long as its server offers it and its alias is the same.
-3. A tool wants its alias, or else its own name, made legal for every LLM API: `[A-Za-z0-9_-]{1,64}`.
-4. A name that another tool has, or that more than one new tool wants, is given to none of the new ones: each is listed
-   as `<server>__<name>`.
-5. What still collides, or is too long, ends in a digest of the server's name and the tool's own.
-
-So all names are legal and unique. Until somebody has seen them, they depend on what is configured and offered alone,
-not on which server was first. `<server>__<name>` can be called always, whatever a tool is listed as.
+`tool_names` has the rules of their names.
 """
 
 import asyncio
-import hashlib
 import json
 import logging
-import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import mcp_types as types
@@ -30,6 +16,7 @@ import mcp_types as types
 from smcp_computer.json_schema import Schema
 from smcp_computer.pins import Pins, not_approved
 from smcp_computer.settings import HostSettings
+from smcp_computer.tool_names import NO_NAMES, Names, Offer, ToolRef, name_tools
 from smcp_proto.schemas.base import Attributes, AttributeValue
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_proto.schemas.tools import MCP_TOOL, PIN, SMCPTool, ToolMeta
@@ -40,18 +27,8 @@ if TYPE_CHECKING:  # with it comes the MCP SDK, a second that every command of `
 
 _log = logging.getLogger("smcp_computer.tools")
 
-MAX_LENGTH: Final = 64
-SEPARATOR: Final = "__"
-_ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
-_DIGEST_LENGTH: Final = 8
 TOOL_META: Final = "a2c_tool_meta"
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ToolRef:
-    server: str
-    tool: str
 
 
 class Target(NamedTuple):
@@ -67,14 +44,17 @@ class Target(NamedTuple):
 
 class Catalogue:
     """The tools of all servers; `refresh` after each change. Those of servers that are not ready are not listed, but
-    keep their names, so that a restart renames nothing."""
+    keep their names, so that a restart renames nothing. `seen` are names to keep, from the process before this one."""
 
-    def __init__(self, supervisors: Mapping[str, "Supervisor"], pins: Pins | None = None) -> None:
+    def __init__(
+        self, supervisors: Mapping[str, "Supervisor"], pins: Pins | None = None, seen: Names = NO_NAMES
+    ) -> None:
         self._supervisors = supervisors
         self._pins = pins or Pins()
         self._changes: Mapping[ToolRef, str] = {}
         """The tools that differ from their pins, and why."""
-        self._names = name_tools(())
+        self.seen = self._names = seen
+        """The names as somebody may have seen them last, who relies on them: they are kept."""
         self._listed_names: Mapping[ToolRef, str] = {}
         self._tools: Mapping[ToolRef, types.Tool] = {}
         self._shown: object = ({}, {})
@@ -82,13 +62,13 @@ class Catalogue:
         self._listing: tuple[SMCPTool, ...] | None = ()
         """None: not made yet; nobody asks for most of what a server that changes its tools all the time lists."""
         self._checks: dict[ToolRef, tuple[types.Tool, Schema | None]] = {}
-        self._seen = False
-        """Whether anybody may know the names."""
+        self._refreshed = asyncio.Event()
+        """Set, and replaced by another one, at each `refresh`."""
 
     @property
     def listing(self) -> tuple[SMCPTool, ...]:
         """What `client:get_tools` answers, sorted by name. Who reads it relies on the names: they stay from then on."""
-        self._seen = True
+        self.seen = self._names
         if self._listing is None:
             self._listing = tuple(
                 SMCPTool(
@@ -111,10 +91,10 @@ class Catalogue:
 
     def find(self, name: str) -> Target | None:
         """The tool that is called `name`; also of a server that is not ready now."""
-        self._seen = True
-        ref = self._names.listed.get(name) or self._names.qualified.get(name)
-        if ref is None or (supervisor := self._supervisors.get(ref.server)) is None:
+        ref = self._named(name)
+        if ref is None or ref not in self._tools or (supervisor := self._supervisors.get(ref.server)) is None:
             return None
+        self.seen = self._names
         configured = tool_meta_of(supervisor.config, ref.tool)
         return Target(ref, supervisor, self._tools[ref], configured, supervisor.host)
 
@@ -122,13 +102,24 @@ class Catalogue:
         """The same; a tool that is not there may come with a server that has its first start, for so many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while (target := self.find(name)) is None:
-                    is_settled = all(each.settled.is_set() for each in self._supervisors.values())
-                    if is_settled or self.is_forbidden(name) or self.candidates(name):
-                        return None
-                    await asyncio.sleep(0.05)
+                while (target := self.find(name)) is None and self._may_come(name):
+                    await self._refreshed.wait()
                 return target
         return None
+
+    def _named(self, name: str) -> ToolRef | None:
+        return self._names.listed.get(name) or self._names.qualified.get(name)
+
+    def _may_come(self, name: str) -> bool:
+        starting = {server for server, each in self._supervisors.items() if not each.settled.is_set()}
+        if (ref := self._named(name)) is not None:
+            return ref.server in starting
+        return bool(starting) and not (self.is_forbidden(name) or self.candidates(name))
+
+    @property
+    def away(self) -> dict[str, str]:
+        """The state of each server that is not ready."""
+        return {name: each.state for name, each in self._supervisors.items() if not each.ready}
 
     def listed_name(self, ref: ToolRef) -> str:
         """The name under which a tool is listed; its own where it is not."""
@@ -140,8 +131,8 @@ class Catalogue:
 
     def candidates(self, name: str) -> list[str]:
         """The listed names of the tools that are called `name` by their servers, or by their alias."""
-        wanted = self._names.wanted
-        return [listed for listed, ref in self._names.listed.items() if name in (ref.tool, wanted[ref])]
+        self.seen, wanted = self._names, self._names.wanted
+        return [listed for ref, listed in self._listed_names.items() if name in (ref.tool, wanted[ref])]
 
     def check(self, target: Target, params: Mapping[str, Any]) -> None:
         """Raises NotAllowed: it is not as it is pinned; Malformed: its schema does not take these parameters."""
@@ -163,19 +154,25 @@ class Catalogue:
             path, why = mistake
             raise refused(".".join(["params", *path]), why)
 
+    def _offered(self, server: str, supervisor: "Supervisor") -> list[str]:
+        if supervisor.earlier_starts + supervisor.starts:
+            return [tool.name for tool in supervisor.tools]
+        # what it offered to an earlier process: nobody else gets its names meanwhile
+        return [ref.tool for ref in self.seen.wanted if ref.server == server]
+
     def refresh(self) -> bool:
         """Look at the servers again. Returns whether the listing changed."""
         names = name_tools(
             (
                 Offer(
                     server=name,
-                    tools=[tool.name for tool in supervisor.tools],
+                    tools=self._offered(name, supervisor),
                     aliases={tool: meta.alias for tool, meta in supervisor.config.tool_meta.items() if meta.alias},
                     forbidden=frozenset(supervisor.config.forbidden_tools),
                 )
                 for name, supervisor in self._supervisors.items()
             ),
-            self._names if self._seen else None,
+            self.seen,
         )
         checked = self._pins.check({name: supervisor.tools for name, supervisor in self._supervisors.items()})
         self._tools = {
@@ -197,9 +194,11 @@ class Catalogue:
         )
         changed = shown != self._shown
         self._names, self._shown = names, shown
-        self._listed_names = {ref: name for name, ref in names.listed.items()}
+        self._listed_names = {ref: name for name, ref in names.listed.items() if ref in self._tools}
         if changed:
             self._listing = None
+        self._refreshed.set()
+        self._refreshed = asyncio.Event()
         return changed
 
 
@@ -253,92 +252,6 @@ def _simple(value: Any) -> AttributeValue:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    server: str
-    tools: Sequence[str]
-    """Original names; one that stands twice counts once."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """By original name."""
-    forbidden: frozenset[str] = frozenset()
-    """Original names and aliases."""
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    listed: Mapping[str, ToolRef]
-    """By the name under which a tool is listed, sorted."""
-    wanted: Mapping[ToolRef, str]
-    """The alias, or the original name, of each that is listed."""
-    qualified: Mapping[str, ToolRef]
-    """The same by `<server>__<name>`, for alias and original name, where it names one tool and is no listed name."""
-    forbidden: Mapping[str, Collection[ToolRef]]
-    """What is not listed, by each name that a caller may try: original, alias, qualified."""
-
-
-def name_tools(offers: Iterable[Offer], before: Names | None = None) -> Names:
-    """Apply the rules to what all servers offer; `before`: names to keep. Pure."""
-    wanted: dict[ToolRef, str] = {}
-    forbidden: dict[str, set[ToolRef]] = {}
-    for offer in sorted(offers, key=lambda offer: offer.server):
-        for tool in sorted(offer.tools):
-            ref = ToolRef(offer.server, tool)
-            alias = offer.aliases.get(tool)
-            if tool in offer.forbidden or (alias is not None and alias in offer.forbidden):
-                for name in (tool, alias or tool):
-                    for form in (name, legal(name), qualified(ref, name)):
-                        forbidden.setdefault(form, set()).add(ref)
-            else:
-                wanted[ref] = alias or tool
-    kept = {ref: name for name, ref in before.listed.items() if wanted.get(ref) == before.wanted[ref]} if before else {}
-    listed = _assign(wanted, kept)
-    by_name = dict(sorted((name, ref) for ref, name in listed.items()))
-    forms = {(qualified(ref, name), ref) for ref, alias in wanted.items() for name in (alias, ref.tool)}
-    times = Counter(form for form, _ in forms)
-    return Names(
-        listed=by_name,
-        wanted=wanted,
-        qualified={form: ref for form, ref in forms if times[form] == 1 and form not in by_name},
-        forbidden={name: refs for name, refs in sorted(forbidden.items()) if name not in by_name},
-    )
-
-
-def legal(name: str) -> str:
-    """`name` with what is not legal replaced by `_`; a longer one is cut and ends in a digest of the whole."""
-    changed = _ILLEGAL.sub("_", name) or "_"
-    return changed if len(changed) <= MAX_LENGTH else _with_digest(changed, name)
-
-
-def qualified(ref: ToolRef, wanted: str) -> str:
-    return legal(f"{ref.server}{SEPARATOR}{wanted}")
-
-
-def _assign(wanted: Mapping[ToolRef, str], kept: Mapping[ToolRef, str]) -> dict[ToolRef, str]:
-    """The kept names, and each new tool the simplest name that no other tool could take as well, level by level."""
-    names = dict(kept)
-    open_refs = sorted(wanted.keys() - kept.keys())
-    taken = set(kept.values())
-    for level in (lambda _, name: legal(name), qualified):
-        proposals = {ref: level(ref, wanted[ref]) for ref in open_refs}
-        times = Counter(proposals.values())
-        settled = {ref: name for ref, name in proposals.items() if times[name] == 1 and name not in taken}
-        names |= settled
-        # a name that several wanted goes to nobody, also not at a later level: it would look like one of theirs
-        taken |= set(proposals.values())
-        open_refs = [ref for ref in open_refs if ref not in settled]
-    for ref in open_refs:
-        base = _ILLEGAL.sub("_", f"{ref.server}{SEPARATOR}{wanted[ref]}")
-        attempts = (_with_digest(base, f"{ref.server}\0{ref.tool}\0{attempt}") for attempt in count(0))
-        names[ref] = next(name for name in attempts if name not in taken)
-        taken.add(names[ref])
-    return names
-
-
-def _with_digest(base: str, whole: str) -> str:
-    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
-    return f"{base[: MAX_LENGTH - _DIGEST_LENGTH - 1]}_{digest}"
 
 
 def _schema(target: Target) -> Schema | None:

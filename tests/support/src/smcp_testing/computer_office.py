@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from smcp_bus import subjects
@@ -86,17 +87,20 @@ async def computer(
     asker: Asker | None = None,
     **settings: Any,
 ) -> AsyncIterator[Computer]:
-    given = ComputerSettings(
-        nats_url=url, config=config, office=office, name=name, drain_s=5.0, lease_s=lease_s, **settings
-    )
+    """It keeps nothing for another one of its name, unless they share a `state_dir`."""
     parsed = parse_config(json.dumps({"servers": servers or {}}))
-    async with (
-        open_bus(BusConfig(url=url)) as bus,
-        open_computer(given, bus, config=parsed, environ={}, asker=asker, metrics=metrics or Metrics()) as opened,
-    ):
-        if joined:
-            await asyncio.wait_for(opened.wait_ready(), 60)
-        yield opened
+    with TemporaryDirectory(prefix="smcp-state-") as state:
+        own = {"state_dir": Path(state), **settings}
+        given = ComputerSettings(
+            nats_url=url, config=config, office=office, name=name, drain_s=5.0, lease_s=lease_s, **own
+        )
+        async with (
+            open_bus(BusConfig(url=url)) as bus,
+            open_computer(given, bus, config=parsed, environ={}, asker=asker, metrics=metrics or Metrics()) as opened,
+        ):
+            if joined:
+                await asyncio.wait_for(opened.wait_ready(), 60)
+            yield opened
 
 
 @asynccontextmanager

@@ -84,7 +84,7 @@ def _made_from(config: ComputerConfig, name: str) -> object:
 class Fleet:
     """The supervisors of all servers that are not disabled. `run` must be running.
 
-    `on_change` is called whenever the tools that can be called may have changed.
+    `on_change` is called whenever the tools that can be called may have changed, and when a server failed.
     """
 
     config: ComputerConfig

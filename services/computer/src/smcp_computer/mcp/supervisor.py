@@ -58,7 +58,7 @@ LONGEST_START_S: Final = 300.0
 
 @dataclass(eq=False)
 class Supervisor:
-    """Keeps one MCP server running; programs start within `start_slot`. `on_change`: its tools may differ."""
+    """Keeps one MCP server running; programs start in `start_slot`. `on_change`: its tools may differ, or it failed."""
 
     config: MCPServerConfig
     inputs: InputResolver
@@ -325,7 +325,6 @@ class Supervisor:
     async def _check(self, connection: ServerConnection) -> None:
         """Ask whether it is there; raises ServerFailed. See this module's rules."""
         silence_s, asked = self.limits.silence_s, time.monotonic()
-
         watch = connection.watch
         answer_s = max(silence_s / 3, watch.heard + silence_s - asked)
         with suppress(TimeoutError):
@@ -384,6 +383,7 @@ class Supervisor:
     def _failed(self, error: Exception) -> float | None:
         """Tell of it. Returns the pause before the next try; None: there is none."""
         self.settled.set()
+        self.on_change()
         if isinstance(first_of(error), CannotRun):
             self._enter(State.FAILED, describe(error))
             _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
