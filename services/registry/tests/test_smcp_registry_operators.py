@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import orjson
 import pytest
+from nats.js import api
 from pydantic import BaseModel
 
 from smcp_bus import subjects
@@ -130,7 +131,7 @@ async def test_records_come_in_pages_as_they_were_written(nats_url: str) -> None
     async with registries(nats_url, count=1), asking(nats_url) as bus:
         js = bus.jetstream()
         await js.add_stream(name=STREAM, subjects=[subjects.AUDIT_ALL])
-        assert await records(nats_url) == Records(records=[], first=0, last=0, deleted=0)
+        assert await records(nats_url) == Records(records=[], first=0, last=0, deleted=0, may_expire=False)
         for number in range(PAGE + 2):
             await js.publish(subjects.audit("lab", "call"), b"\xff%d" % number)
         await js.publish(subjects.audit("attic", "join"), b"{}")
@@ -156,6 +157,30 @@ async def test_records_come_in_pages_as_they_were_written(nats_url: str) -> None
         assert (await records(nats_url, since=now + 3600)).records == []
         assert [each.seq for each in (await records(nats_url, since=now + 3600, after=PAGE + 2)).records] == [PAGE + 3]
         assert not await js.consumers_info(STREAM)
+
+
+@pytest.mark.parametrize(
+    ("limits", "may_expire"),
+    [
+        ({}, False),
+        ({"max_age": 3600, "max_bytes": 1_000_000}, False),
+        ({"max_age": 0.1}, True),
+        ({"max_bytes": 300_000}, True),
+        ({"max_bytes": 300_000, "discard": api.DiscardPolicy.NEW}, False),
+    ],
+)
+async def test_records_can_have_expired_if_their_stream_is_old_or_full(
+    nats_url: str, limits: dict[str, Any], may_expire: bool
+) -> None:
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        js = bus.jetstream()
+        await js.add_stream(name=STREAM, subjects=[subjects.AUDIT_ALL], **limits)
+        await js.publish(subjects.audit("lab", "call"), bytes(100_000))
+
+        async def is_said() -> bool:
+            return (await records(nats_url)).may_expire is may_expire
+
+        await eventually(is_said)
 
 
 async def test_a_page_of_large_records_is_one_message_since_an_operator_may_not_fetch_parts(nats_url: str) -> None:

@@ -139,6 +139,37 @@ async def test_watch_shows_what_happened_but_no_arguments_and_nothing_that_a_ter
             assert last.split("  ", 1)[1] == "leave  ok  office=lab"
 
 
+@pytest.mark.parametrize("max_bytes", [-1, 4 * 1024])
+async def test_verify_fails_if_the_oldest_records_were_deleted_and_counts_those_that_expired(
+    nats_url: str, max_bytes: int
+) -> None:
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        js = bus.jetstream()
+        await js.add_stream(name=STREAM, subjects=[AUDIT_ALL], max_bytes=max_bytes)
+        trail = Trail(logging.getLogger("test"), writer="w", open_sink=lambda made: StreamSink(bus, made))
+        for number in range(1, 31):
+            trail.write(Event("leave", "ok", office="lab"))
+            await eventually(lambda count=number: trail.written == count)
+        if max_bytes < 0:
+            whole = await smcp("audit", "verify", SMCP_NATS_URL=nats_url)
+            assert whole.stdout == "30 records of 1 process: none is missing or changed\n"
+            await js.purge_stream(STREAM, seq=10)
+        first = (await js.stream_info(STREAM)).state.first_seq
+        assert first > 1
+        found = await smcp("audit", "verify", SMCP_NATS_URL=nats_url)
+        if max_bytes < 0:
+            assert found.returncode == 1
+            said = "deleted from the beginning of the stream: 9 messages, none can have expired\n"
+            assert found.stderr.startswith(said)
+            for seq in (12, 30):
+                await js.delete_msg(STREAM, seq)
+            found = await smcp("audit", "verify", SMCP_NATS_URL=nats_url)
+            assert "deleted from the stream: 2 messages\n" in found.stderr
+        else:
+            assert found.returncode == 0, found.stderr
+            assert f"{31 - first} records of 1 process: none is missing or changed; {first - 1} older" in found.stdout
+
+
 async def test_watch_shows_an_approval_once_that_two_registries_recorded_and_a_record_once_that_was_sent_again(
     nats_url: str,
 ) -> None:

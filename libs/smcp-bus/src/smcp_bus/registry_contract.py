@@ -266,7 +266,9 @@ class Records(_Contract):
     """The number of the oldest message that is kept."""
     last: int
     deleted: int
-    """Messages that were taken out of the middle."""
+    """Messages after `first` that were deleted."""
+    may_expire: bool = True
+    """Whether messages before `first` can have expired; an older registry does not know."""
 
 
 class Nothing(BaseModel):

@@ -19,6 +19,7 @@ from nats.js.errors import NotFoundError
 from pydantic import ValidationError
 
 from smcp_bus.audit import STREAM, Event, Kind, Trail, not_written, when_written
+from smcp_bus.audit_sinks import BATCH_BYTES
 from smcp_bus.bus import raise_if_cancelled
 from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call
 from smcp_bus.headers import CLAIM, PROOF
@@ -38,6 +39,9 @@ PAGE: Final = 100
 """Messages in a page at most."""
 PAGE_BYTES: Final = 448 * 1024
 """Of a page as it is sent, which has to be one message: an operator may not fetch the parts of a larger answer."""
+
+LARGEST: Final = 2 * BATCH_BYTES
+"""A message is smaller (bytes), so a full stream lacks less of its limit."""
 
 
 @dataclass(eq=False, repr=False)
@@ -135,7 +139,8 @@ async def read_records(request: RecordsQuestion, call: Call, *, js: JetStreamCon
     messages: list[Msg] = []
     try:
         async with asyncio.timeout(ANSWER_S):
-            state = (await js.stream_info(STREAM)).state
+            info = await js.stream_info(STREAM)
+            state = info.state
             if state.last_seq > request.after:
                 messages = await _page(js, request)
         raise_if_cancelled()
@@ -151,7 +156,21 @@ async def read_records(request: RecordsQuestion, call: Call, *, js: JetStreamCon
             break
         seq = message.metadata.sequence.stream
         records.append(StoredRecord(seq=seq, subject=message.subject, raw=b64encode(message.data)))
-    return Records(records=records, first=state.first_seq, last=state.last_seq, deleted=state.num_deleted or 0)
+    return Records(
+        records=records,
+        first=state.first_seq,
+        last=state.last_seq,
+        deleted=state.num_deleted or 0,
+        may_expire=_may_expire(info),
+    )
+
+
+def _may_expire(info: api.StreamInfo) -> bool:
+    """Whether the stream is older than what it keeps, or full."""
+    config, age = info.config, datetime.now(UTC) - (info.created or datetime.min.replace(tzinfo=UTC))
+    drops_oldest = config.discard != api.DiscardPolicy.NEW and (config.max_bytes or 0) > 0
+    is_full = drops_oldest and info.state.bytes + LARGEST >= (config.max_bytes or 0)
+    return is_full or 0 < (config.max_age or 0) <= age.total_seconds()
 
 
 async def _page(js: JetStreamContext, request: RecordsQuestion) -> list[Msg]:

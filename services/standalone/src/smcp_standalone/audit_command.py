@@ -139,16 +139,20 @@ def verify(file: File = None) -> None:
     is_whole = not os.path.exists(f"{file}.1")  # noqa: PTH110 -- also where it may not be looked for
 
     async def main(stop: asyncio.Event) -> None:
-        chains, removed = audit_reader.Chains(whole=is_whole), 0
+        chains, now = audit_reader.Chains(whole=is_whole), Records(records=[], first=1, last=0, deleted=0)
         async for line in _lines(file, Wanted()):
             chains.add(line)
         if file is None:
             async with operator_bus() as bus:
                 now = await read_page(bus, Wanted(), 0)  # what expired while it was read counts
-            chains.whole, removed = now.first <= 1, now.deleted
-        problems = chains.check()
-        if removed:
-            problems.append(f"{removed} messages were deleted from the middle of the stream")
+            chains.whole = now.first <= 1
+        problems, gone = chains.check(), max(0, now.first - 1)
+        if now.deleted:
+            problems.append(f"deleted from the stream: {counted(now.deleted, 'message')}")
+        if gone and not now.may_expire:
+            problems.append(
+                f"deleted from the beginning of the stream: {counted(gone, 'message')}, none can have expired"
+            )
         for problem in problems:
             typer.echo(printable(problem), err=True)
         if problems:
@@ -157,6 +161,7 @@ def verify(file: File = None) -> None:
             raise Failure("there is no record: nothing was checked")
         writers = f"{len(chains.writers)} process{'es' if len(chains.writers) != 1 else ''}"
         said = f"{counted(records, 'record')} of {writers}: none is missing or changed"
+        said += f"; {counted(gone, 'older message')} expired" if gone else ""
         typer.echo(said if file is None else f"{said}; nothing holds the hash of the last one of each process")
 
     _run(main)
