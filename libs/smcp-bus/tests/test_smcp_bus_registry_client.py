@@ -1,7 +1,8 @@
 """The client of the registries over a real bus; a test plays the registry."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import orjson
 import pytest
@@ -29,6 +30,28 @@ async def join(bus: Bus) -> Joined:
 
 async def answering(bus: Bus, answer: Callable[[Incoming], Awaitable[Reply]]) -> None:
     await bus.serve(subjects.SERVER_ALL, answer, queue=subjects.REGISTRY_QUEUE)
+
+
+def not_lapsed() -> None:
+    raise AssertionError("the lease had not run out")
+
+
+@asynccontextmanager
+async def lease_kept(
+    nats_server: NatsServer,
+    registry: Callable[[Incoming], Awaitable[Reply]],
+    *,
+    lease_s: float,
+    on_lapsed: Callable[[], None] = not_lapsed,
+) -> AsyncIterator[LeaseKeeper]:
+    """The lease of a process is renewed meanwhile, for at most 30 s."""
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
+        keeper = LeaseKeeper(client_of(bus), lease_s=lease_s, describe=LeaseRenewal, on_lapsed=on_lapsed)
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(keeper.run())
+            yield keeper
+            running.cancel()
 
 
 async def test_a_request_carries_the_claim_and_returns_a_typed_answer(nats_server: NatsServer) -> None:
@@ -90,17 +113,8 @@ async def test_members_are_asserted_again_after_an_expired_lease(nats_server: Na
         renewed = next(answers, True)
         return Reply(LeaseState(renewed=renewed, lease_s=0.3).model_dump_json().encode())
 
-    def on_lapsed() -> None:
-        lapsed.set()
-
-    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
-        await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
-        keeper = LeaseKeeper(client_of(bus), lease_s=0.3, describe=LeaseRenewal, on_lapsed=on_lapsed)
-        await keeper.acquire()
-        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(keeper.run())
-            await lapsed.wait()
-            running.cancel()
+    async with lease_kept(nats_server, registry, lease_s=0.3, on_lapsed=lapsed.set) as keeper:
+        await lapsed.wait()
         assert keeper.held
 
 
@@ -115,17 +129,8 @@ async def test_a_shorter_lease_of_the_registries_is_used(nats_server: NatsServer
             third.set()
         return Reply(LeaseState(renewed=True, lease_s=0.3).model_dump_json().encode())
 
-    def on_lapsed() -> None:
-        raise AssertionError("the lease had not run out")
-
-    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
-        await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
-        keeper = LeaseKeeper(client_of(bus), lease_s=60, describe=LeaseRenewal, on_lapsed=on_lapsed)
-        await keeper.acquire()
-        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(keeper.run())
-            await third.wait()
-            running.cancel()
+    async with lease_kept(nats_server, registry, lease_s=60):
+        await third.wait()
 
 
 async def test_what_changes_while_a_lease_is_renewed_is_told_by_one_more_renewal(nats_server: NatsServer) -> None:
@@ -141,14 +146,8 @@ async def test_what_changes_while_a_lease_is_renewed_is_told_by_one_more_renewal
             keeper.renew_soon()
         return Reply(LeaseState(renewed=True, lease_s=600).model_dump_json().encode())
 
-    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
-        await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
-        keeper = LeaseKeeper(client_of(bus), lease_s=600, describe=LeaseRenewal, on_lapsed=lambda: None)
-        await keeper.acquire()
-        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(keeper.run())
-            await told.wait()
-            running.cancel()
+    async with lease_kept(nats_server, registry, lease_s=600) as keeper:
+        await told.wait()
 
 
 async def test_a_lease_survives_registries_that_are_away(nats_server: NatsServer) -> None:
@@ -164,17 +163,8 @@ async def test_a_lease_survives_registries_that_are_away(nats_server: NatsServer
             again.set()
         return Reply(LeaseState(renewed=True, lease_s=0.3).model_dump_json().encode())
 
-    def on_lapsed() -> None:
-        raise AssertionError("the lease had not run out")
-
-    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
-        await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
-        keeper = LeaseKeeper(client_of(bus), lease_s=0.3, describe=LeaseRenewal, on_lapsed=on_lapsed)
-        await keeper.acquire()
-        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(keeper.run())
-            await again.wait()
-            running.cancel()
+    async with lease_kept(nats_server, registry, lease_s=0.3):
+        await again.wait()
 
 
 async def test_a_cancelled_request_to_the_registries_leaves_nothing(nats_server: NatsServer) -> None:

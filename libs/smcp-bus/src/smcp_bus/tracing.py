@@ -30,6 +30,7 @@ from smcp_bus.request_spans import Attributes, Request, RequestSpan
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG, Row, hex_trace_id, trace_id
 from smcp_proto.errors import ErrorCode
+from smcp_proto.schemas.base import MAX_REQ_ID_LENGTH
 from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_service.logging import bind_call
 from smcp_service.telemetry import recorder
@@ -37,7 +38,7 @@ from smcp_service.telemetry import recorder
 if TYPE_CHECKING:
     from smcp_service.tracer_provider import RequestTracerProvider
 
-LONGEST: Final = 256
+LONGEST: Final = MAX_REQ_ID_LENGTH
 """Characters of an attribute's value: what a peer chose is cut there."""
 
 _TOOL_FAILED: Final = re.compile(rb'"isError"\s*:\s*true|"a2c_')

@@ -24,10 +24,10 @@ from smcp_service.settings import KIB, is_loopback
 
 CONNECTION_BYTES: Final = 64 * KIB
 """Unanswered bytes of one unauthenticated connection: a token has 8 KiB at most, and a browser's headers no more."""
-TOTAL_BYTES: Final = 16 * 1024 * KIB
-"""The same of all such connections together: 256 of them at their limit. Above it the largest is closed."""
 PER_ADDRESS: Final = 256
 """Unauthenticated connections from one address: many more than a proxy, or a computer room, begins in one moment."""
+TOTAL_BYTES: Final = PER_ADDRESS * CONNECTION_BYTES
+"""Unanswered bytes of all such connections together. Above it the largest is closed."""
 HEAD_S: Final = 10.0
 """How long a request's headers may take. Those of a slow line take a second."""
 IDLE_S: Final = 75.0

@@ -23,7 +23,6 @@ Result = TypeVar("Result")
 
 _log: Final = logging.getLogger("smcp_service.lifecycle")
 
-DONE: Final = 0
 FAILED: Final = 1
 
 Main = Callable[[asyncio.Event], Coroutine[Any, Any, int | None]]
@@ -99,7 +98,7 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
         else:
             print(f"error: {'; '.join(map(str, errors))}", file=sys.stderr)  # noqa: T201 -- for people
         return max(each.exit_code if isinstance(each, Failure) else FAILED for each in errors)
-    return DONE if code is None else code
+    return 0 if code is None else code
 
 
 async def serve_until_stopped(

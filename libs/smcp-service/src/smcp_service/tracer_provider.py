@@ -26,7 +26,6 @@ STATE_KEY: Final = "smcp"
 SLOW_S: Final = 10.0
 """A request that takes longer is recorded in any case: as long as a peer waits for anything but a call."""
 MOST_PER_S: Final = 1_000_000.0
-_LARGEST_TRACE_ID: Final = (1 << 128) - 1
 
 
 def resource_of(service: str) -> Resource:
@@ -40,7 +39,7 @@ class ContextIdGenerator(RandomIdGenerator):
 
     def generate_trace_id(self) -> int:
         chosen = otel_context.get_value(TRACE_ID_KEY)
-        if isinstance(chosen, int) and 0 < chosen <= _LARGEST_TRACE_ID:
+        if isinstance(chosen, int) and 0 < chosen < 1 << 128:
             return chosen
         return super().generate_trace_id()
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -13,7 +12,6 @@ from smcp_bus import subjects
 from smcp_bus.audit import Trail
 from smcp_bus.dispatch import Dispatcher, Handler
 from smcp_bus.nats.bus import Bus
-from smcp_bus.operations import measure_lease, measure_owner
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.subjects import serve_requests
 from smcp_bus.tracing import client_spans, counted, log_fields
@@ -24,6 +22,7 @@ from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.rooms import ListResources, Rooms, alive, metered, resource_updated
 from smcp_gateway.http_server import HttpServer, open_http_server
+from smcp_gateway.metrics import measure
 from smcp_gateway.rooms.memberships import Memberships, Repair
 from smcp_gateway.rooms.moves import Moves
 from smcp_gateway.rooms.offices import Generations, Offices
@@ -77,7 +76,7 @@ class Gateway:
             on_renewed=self.moves.renewed,
         )
         self._probe = OwnerProbe(bus, registry, calls, lease_s=settings.lease_s)
-        _measure(self)
+        measure(self)
         self.readiness.add("nats", lambda: bus.problem)
         self.readiness.add("registry", lambda: None if self.lease.acquired else "no lease yet")
 
@@ -180,47 +179,6 @@ class Gateway:
     def _lapsed(self) -> None:
         self.computers.ownership.close("the lease had run out")
         self._generations.want()
-
-
-def _measure(gateway: Gateway) -> None:
-    metrics, sessions, unauthenticated = gateway.front.metrics, gateway.sessions, gateway.front.listener.unauthenticated
-    calls, computers, authenticator = gateway.calls, gateway.computers, gateway.front.authenticator
-    gauge, counter = metrics.gauge, metrics.counter
-    counter("smcp_gateway_resources_skipped", "Computers left out of lists over offices", lambda: gateway.lists.skipped)
-    gauge("smcp_gateway_sockets", "Clients that are connected", lambda: len(sessions))
-    gauge("smcp_gateway_members", "Clients that are in an office", lambda: _by_role(sessions), label="role")
-    gauge("smcp_gateway_offices", "Offices of which members are here", lambda: len(gateway.offices))
-    gauge("smcp_gateway_calls_in_flight", "Calls of Agents that are relayed and not answered", lambda: len(calls))
-    unanswered = "Events of clients that are not answered"
-    gauge("smcp_gateway_events_in_flight", unanswered, lambda: sum(session.in_flight for session in sessions))
-    gauge("smcp_gateway_computer_calls", "Calls that run at Computers on Socket.IO", lambda: computers.owner.running)
-    gauge("smcp_gateway_draining", "1 while it stops, else 0", lambda: gateway.transport.draining)
-    counter(
-        "smcp_gateway_moves",
-        "Members that were sent to other gateways, and that came from them, with their seats kept",
-        lambda: {"away": gateway.repair.kept, "here": gateway.memberships.taken_up},
-        label="way",
-    )
-    asked = "Requests to Computers, by where their owners are: in this process, or behind the bus"
-    counter("smcp_gateway_computer_requests", asked, lambda: gateway.relay.requests, label="owner")
-    counter(
-        "smcp_gateway_connections_refused",
-        "Clients without an acceptable token, and those that tried too often",
-        lambda: {"token": 0, "throttled": 0} if authenticator is None else authenticator.refusals,
-        label="why",
-    )
-    counter("smcp_gateway_slow_clients", "Clients cut off: they did not read", lambda: gateway.transport.engine.cut_off)
-    gauge("smcp_gateway_unauthenticated", "Connections that are not authenticated yet", lambda: len(unauthenticated))
-    closed = "Unauthenticated connections that were closed, by the limit they exceeded"
-    counter("smcp_gateway_unauthenticated_closed", closed, lambda: unauthenticated.closed, label="why")
-    measure_owner(metrics, computers.owner)
-    refused = "Events, joins and connections above a quota"
-    counter("smcp_gateway_quota_refusals", refused, lambda: gateway.quotas.refused, label="quota")
-    measure_lease(metrics, gateway.lease)
-
-
-def _by_role(sessions: Sessions) -> dict[str, int]:
-    return {"agent": 0, "computer": 0} | Counter(session.role for session in sessions.members() if session.role)
 
 
 @asynccontextmanager

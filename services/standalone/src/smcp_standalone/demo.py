@@ -17,7 +17,7 @@ from smcp_agent import CallResult, SmcpAgent, SmcpError
 from smcp_bus.bus import raise_if_cancelled
 from smcp_computer.settings import Confirm
 from smcp_proto.printable import printable
-from smcp_service.lifecycle import DONE, FAILED, Failure
+from smcp_service.lifecycle import FAILED, Failure
 from smcp_standalone import die_with_parent
 from smcp_standalone.app import System, open_system
 from smcp_standalone.nats_server import find_command
@@ -54,7 +54,7 @@ async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, 
         return FAILED
     finally:
         stopping.cancel()
-    return DONE
+    return 0
 
 
 async def demo(repository: Path, directory: Path) -> None:

@@ -22,6 +22,7 @@ from smcp_bus import exact_json
 from smcp_computer.mcp.errors import BadAnswer, NotSubscribable, ServerDied, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ResourcesUnsubscribed, ResourceUpdated, ServerEvent, ToolsChanged
 from smcp_proto.backoff import Backoff
+from smcp_proto.catalog import QUERY_S
 from smcp_service.lifecycle import set_within
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _log = logging.getLogger("smcp_computer.mcp.listen")
 Json = Mapping[str, Any]
 """An object as MCP gives it: camelCase keys, nothing added or dropped."""
 
-REQUEST_S: Final = 30.0
+REQUEST_S: Final = QUERY_S
 """How long a server may take over one request, or one list with all its pages."""
 ONE_OF_MANY_S: Final = 10.0
 """For a subscription, or the metadata of one document. Shorter than for other requests: a silent server must not hold

@@ -6,10 +6,9 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.ports import Ports
@@ -131,6 +130,17 @@ class HttpServer:
         self._port = Ports().take()
         self._process: asyncio.subprocess.Process | None = None
 
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.kill()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
     async def start(self) -> None:
         """Start it, on the same port each time."""
         arguments = ["--transport", self.kind, "--port", str(self._port), *self._options]
@@ -150,15 +160,14 @@ class HttpServer:
             self._process = None
 
 
-@asynccontextmanager
-async def http_toolbox(
+def http_toolbox(
     kind: Literal["streamable", "sse"],
     *,
     log: Path | None = None,
     requests: Path | None = None,
     hold: Sequence[str] = (),
-) -> AsyncIterator[HttpServer]:
-    """Run a toolbox over HTTP while the body runs.
+) -> HttpServer:
+    """A toolbox over HTTP while the body runs.
 
     Args:
         log: see `toolbox`.
@@ -168,64 +177,29 @@ async def http_toolbox(
     options += [] if requests is None else ["--requests", str(requests)]
     for what in hold:
         options += ["--hold", what]
-    toolbox = HttpServer(kind, options)
-    try:
-        await toolbox.start()
-        yield toolbox
-    finally:
-        await toolbox.kill()
+    return HttpServer(kind, options)
 
 
-@asynccontextmanager
-async def http_context(*, windows: int = 0) -> AsyncIterator[HttpServer]:
-    """Run a context server of the 2026 era over Streamable HTTP while the body runs."""
-    server = HttpServer("streamable", ["--windows", str(windows)], "context_2026")
-    try:
-        await server.start()
-        yield server
-    finally:
-        await server.kill()
+def http_context(*, windows: int = 0) -> HttpServer:
+    """A context server of the 2026 era over Streamable HTTP while the body runs."""
+    return HttpServer("streamable", ["--windows", str(windows)], "context_2026")
 
 
-@asynccontextmanager
-async def http_eliciting(era: Literal["2025", "2026"]) -> AsyncIterator[HttpServer]:
-    """Run a server that elicits over Streamable HTTP while the body runs; see `eliciting`."""
-    server = HttpServer("streamable", ["--era", era], "eliciting")
-    try:
-        await server.start()
-        yield server
-    finally:
-        await server.kill()
+def http_eliciting(era: Literal["2025", "2026"]) -> HttpServer:
+    """A server that elicits over Streamable HTTP while the body runs; see `eliciting`."""
+    return HttpServer("streamable", ["--era", era], "eliciting")
 
 
-@asynccontextmanager
-async def http_instrumented(kind: Literal["streamable", "sse"], env: Mapping[str, str]) -> AsyncIterator[HttpServer]:
-    """Run a toolbox that is traced as `env` says, over HTTP, while the body runs."""
-    server = HttpServer(kind, [], "instrumented", env)
-    try:
-        await server.start()
-        yield server
-    finally:
-        await server.kill()
+def http_instrumented(kind: Literal["streamable", "sse"], env: Mapping[str, str]) -> HttpServer:
+    """A toolbox that is traced as `env` says, over HTTP, while the body runs."""
+    return HttpServer(kind, [], "instrumented", env)
 
 
-@asynccontextmanager
-async def http_conformance() -> AsyncIterator[HttpServer]:
-    """Run the server of MCP's conformance suite over Streamable HTTP while the body runs."""
-    server = HttpServer("streamable", [], "conformance")
-    try:
-        await server.start()
-        yield server
-    finally:
-        await server.kill()
+def http_conformance() -> HttpServer:
+    """The server of MCP's conformance suite over Streamable HTTP while the body runs."""
+    return HttpServer("streamable", [], "conformance")
 
 
-@asynccontextmanager
-async def http_raw(kind: Literal["streamable", "sse"], *, plain: bool = False) -> AsyncIterator[HttpServer]:
-    """Run a raw server over HTTP while the body runs; see `raw`."""
-    server = HttpServer(kind, ["--plain"] if plain else [], "raw")
-    try:
-        await server.start()
-        yield server
-    finally:
-        await server.kill()
+def http_raw(kind: Literal["streamable", "sse"], *, plain: bool = False) -> HttpServer:
+    """A raw server over HTTP while the body runs; see `raw`."""
+    return HttpServer(kind, ["--plain"] if plain else [], "raw")
