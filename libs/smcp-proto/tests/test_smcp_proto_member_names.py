@@ -116,7 +116,9 @@ def test_an_illegal_name_is_refused(name: str) -> None:
 
 
 @pytest.mark.rule("answers.names.nfc", "answers.names.length", "answers.names.text")
-@pytest.mark.parametrize("name", ["a" * 128, "办" * 128, "e\u0301" * 128, "a.b", "a b", "*", ">", " ", "😀", "a/b"])
+@pytest.mark.parametrize(
+    "name", ["a" * 128, "办" * 128, "e\u0301" * 128, "a.b", "a b", "*", ">", " ", "😀", "a/b", "\u200fא\u200d"]
+)
 def test_user_text_is_a_name(name: str) -> None:
     assert check_name(name) == unicodedata.normalize("NFC", name)
 

@@ -55,7 +55,7 @@ def elicitation(
     call = ToolCall(calls, request(req_id, table), running, CallRecord("book", "anna"), caller, {})
     if waiting is not None:
         call.stop = waiting.stop
-    return OpenElicitation(call, {"q": form}, is_waiting=waiting is not None)
+    return OpenElicitation(call, {"q": form}, keeps_call_open=waiting is not None)
 
 
 async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the_calls_that_wait() -> None:

@@ -71,7 +71,7 @@ class OpenElicitation:
     requests: Elicitations
     server_state: str | None = None
     """The `requestState` of a server of MCP 2026."""
-    is_waiting: bool = False
+    keeps_call_open: bool = False
     """The MCP server does not end the call until it gets the answer; else no call runs meanwhile."""
     is_approval: bool = False
     """It is this Computer's approval request."""
@@ -91,7 +91,7 @@ class OpenElicitations:
     def add(self, elicitation: OpenElicitation) -> dict[str, Any]:
         """The result that sends it, `check`ed, to the Agent. Raises ElicitationRefused: there are too many."""
         agent, subject, tool, _ = elicitation.call.identity
-        kept = digest(elicitation.call.request)[1] if elicitation.is_waiting else 0
+        kept = digest(elicitation.call.request)[1] if elicitation.keeps_call_open else 0
         share = self._budget.take(max(kept, LEAST_SHARE), subject or agent)
         if share is None:
             raise ElicitationRefused("cannot ask: too many or too large calls of this user wait for answers already")
@@ -138,7 +138,7 @@ class OpenElicitations:
 
     def _drop(self, state: str, why: str) -> None:
         elicitation = self._remove(state)
-        if elicitation.is_waiting:
+        if elicitation.keeps_call_open:
             elicitation.call.stop(why)
 
     def _remove(self, state: str) -> OpenElicitation:
@@ -292,7 +292,7 @@ class ToolCall:
         self.answered = None  # else each elicitation would keep those before it
         opened = OpenElicitation(self, requests, server_state, **more)
         result = self.calls.elicitations.add(opened)
-        if not opened.is_waiting:  # the Agent's next request brings the parameters
+        if not opened.keeps_call_open:  # the Agent's next request brings the parameters
             self.request = self.request.model_copy(update={"params": {}})
         self.record.ended("input_required")
         return result
@@ -303,7 +303,7 @@ class ToolCall:
     def _send_to_agent(self) -> None:
         if self.running.settled or self.target is None:
             return  # it waits for an answer already: the next request gets this one
-        self.calls.settle(self, exact_json.written(self.open(self._open_requests(), is_waiting=True)))
+        self.calls.settle(self, exact_json.written(self.open(self._open_requests(), keeps_call_open=True)))
 
 
 ACTIONS: Final[Mapping[str, str]] = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline", "": "cancel"}

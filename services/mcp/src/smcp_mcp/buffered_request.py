@@ -27,9 +27,10 @@ PASSED_ON: Final = "smcp-passed-on"
 BODY_S: Final = 60.0
 """How long a request's body may take, and a client to read a part of its answer: 8 MiB come over
 1.2 Mbit/s in that time."""
-SHARE: Final = 4
-"""Bodies of the largest size that one subject, or one address without authentication, may have here at a time; and how
-many such shares there are."""
+SUBJECT_BODIES: Final = 4
+"""Bodies of the largest size that one subject, or one address without authentication, may have here at a time."""
+SHARES: Final = 4
+"""How many subjects may have as much."""
 GATE: Final = "smcp_mcp.gate"
 """Where the state of a scope has the `Gate` of its connection."""
 FIRST_BYTES: Final = 16 * 1024
@@ -275,7 +276,8 @@ class BodyBudget:
     answers, until their clients have read them."""
 
     def __init__(self, largest: int) -> None:
-        self._share = SHARE * largest
+        self._share = SUBJECT_BODIES * largest
+        self._total = SHARES * self._share
         self._held: Counter[str] = Counter()
         self.refused = 0
 
@@ -286,7 +288,7 @@ class BodyBudget:
 
         def hold(size: int) -> None:
             nonlocal taken
-            if self._held[subject] + size > self._share or self._held.total() + size > SHARE * self._share:
+            if self._held[subject] + size > self._share or self._held.total() + size > self._total:
                 self.refused += 1
                 raise RateLimited(
                     "the unanswered requests, yours or all clients', have too many bytes: send fewer at a time",

@@ -46,7 +46,7 @@ from smcp_agent.mcp.resources import (
     OfficePrompts,
     OfficeResources,
     ask_each,
-    fitting,
+    requested_page,
 )
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, NO_TOOLS, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
@@ -54,7 +54,7 @@ from smcp_agent.results import InputAnswer, InputRequest
 from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool, ToolProgress
 from smcp_proto.validation import mended
 
-SHARE: Final = 0.1
+NAMING_SHARE: Final = 0.1
 """Share of the time that naming the tools of one office may take, however often its Computers change them."""
 _CONTENT: Final = TypeAdapter[types.ContentBlock](types.ContentBlock)
 CHANGES: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
@@ -148,7 +148,7 @@ class OfficeServer:
             named_s = await asyncio.to_thread(self._name) if subscriptions.ToolsListChanged() in notices else 0.0
             for each in notices:
                 await self._subscriptions.bus.publish(each)
-            await asyncio.sleep(named_s / SHARE)
+            await asyncio.sleep(named_s / NAMING_SHARE)
         block.cancel()
 
     async def _take(self, event: events.Event) -> set[subscriptions.ServerEvent]:
@@ -192,7 +192,7 @@ class OfficeServer:
         entries = await self._listed.entries(context)
         if self._max_chars(context) is not None:  # a result that is cut has no structured content to check by it
             entries = [{key: value for key, value in each.items() if key != "outputSchema"} for each in entries]
-        return await fitting("tools/list", context, types.ListToolsResult, "tools", entries)
+        return await requested_page("tools/list", context, types.ListToolsResult, "tools", entries)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
         try:

@@ -51,7 +51,7 @@ _Place = tuple[str, str | None, str]
 """Computer, MCP server and own name of a prompt."""
 
 
-async def fitting(
+async def requested_page(
     method: str, context: Context, kind: type[types.PaginatedResult], key: str, items: Sequence[Any]
 ) -> JsonObject:
     """The requested page of a list, without the items that the client's version of MCP cannot express. Raises MCPError:
@@ -157,13 +157,13 @@ class OfficeResources:
             for uri, each in resources.items():
                 owned = self._owners.setdefault(uri, computer) == computer
                 listed.append(each if owned else {**each, "uri": f"{SCHEME}{quote(computer, safe='')}/{uri}"})
-        return await fitting("resources/list", context, types.ListResourcesResult, "resources", listed)
+        return await requested_page("resources/list", context, types.ListResourcesResult, "resources", listed)
 
     async def _list_templates(self, context: Context, _: types.PaginatedRequestParams) -> JsonObject:
         found = await ask_each(self.computers(context), "templates", _all_of(self.agent.iter_resource_templates))
         listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
         method, kind = "resources/templates/list", types.ListResourceTemplatesResult
-        return await fitting(method, context, kind, "resourceTemplates", list(listed.values()))
+        return await requested_page(method, context, kind, "resourceTemplates", list(listed.values()))
 
     async def _read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         if params.uri.startswith(RESULT_SCHEME):
@@ -252,7 +252,7 @@ class OfficePrompts:
 
     async def _list(self, context: Context, _: types.PaginatedRequestParams) -> JsonObject:
         listed = await self._listed(context)
-        return await fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed)
+        return await requested_page("prompts/list", context, types.ListPromptsResult, "prompts", listed)
 
     async def _listed(self, context: Context) -> list[dict[str, Any]]:
         found = await ask_each(self._resources.computers(context), "prompts", _all_of(self._agent.iter_prompts))

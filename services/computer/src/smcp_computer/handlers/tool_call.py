@@ -124,7 +124,7 @@ class ToolCalls:
         def start(running: RunningCall) -> Stop:
             answers = request.input_state is not None or request.input_responses is not None
             answered = self.elicitations.take(request, call.caller.subject) if answers else None
-            if answered is not None and answered.is_waiting:
+            if answered is not None and answered.keeps_call_open:
                 answered.call.resume(request, running, record)
                 return answered.call.stop
             pending = elicitation.ToolCall(self, request, running, record, call.caller, labels, answered)

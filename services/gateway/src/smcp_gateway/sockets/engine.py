@@ -57,7 +57,7 @@ class SendQueue(asyncio.Queue[Any]):
         self.transport: asyncio.Transport | None = None
         self.moved: tuple[float, int] | None = None
         """When the line of a late client was looked at (monotonic), and how many bytes had moved on it by then."""
-        self.is_let_in = False
+        self.is_authenticated = False
         """Whether the client is authenticated (`smcp_service.http_limits`): its CONNECT was accepted."""
 
     @property
@@ -77,11 +77,11 @@ class SendQueue(asyncio.Queue[Any]):
 
     def attach(self, transport: asyncio.Transport, at_once: Callable[[Frame], bool]) -> None:
         self.transport, self.at_once = transport, at_once
-        if self.is_let_in:
+        if self.is_authenticated:
             let_in(transport)
 
     def let_in(self) -> None:
-        self.is_let_in = True
+        self.is_authenticated = True
         let_in(self.transport)
 
     async def room(self) -> None:

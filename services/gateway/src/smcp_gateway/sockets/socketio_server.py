@@ -122,7 +122,7 @@ class SocketIoServer:
         send_queue = self.engine.send_queue(sid)
         if send_queue is None:
             return refusal_response(errors.Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
-        if send_queue.is_let_in:
+        if send_queue.is_authenticated:
             of_member(request)
         elif (size := request.content_length or 0) > UNAUTHENTICATED_POST:
             details = {"limit": UNAUTHENTICATED_POST, "size": size}
@@ -130,7 +130,7 @@ class SocketIoServer:
         if request.method != "POST":
             return await self.engine.handle_request(request)
         try:
-            async with asyncio.timeout(UPLOAD_S if send_queue.is_let_in else CONNECT_S):
+            async with asyncio.timeout(UPLOAD_S if send_queue.is_authenticated else CONNECT_S):
                 return await self.engine.handle_request(request)
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
