@@ -149,7 +149,7 @@ async def test_verify_fails_if_the_oldest_records_were_deleted_and_counts_those_
         trail = Trail(logging.getLogger("test"), writer="w", open_sink=lambda made: StreamSink(bus, made))
         for number in range(1, 31):
             trail.write(Event("leave", "ok", office="lab"))
-            await eventually(lambda count=number: trail.written == count)
+            await eventually(lambda: trail.written == number)  # noqa: B023 -- awaited here
         if max_bytes < 0:
             whole = await smcp("audit", "verify", SMCP_NATS_URL=nats_url)
             assert whole.stdout == "30 records of 1 process: none is missing or changed\n"
