@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,7 +15,10 @@ from uuid import uuid4
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_proto.catalog import trace_id
+from smcp_proto.catalog import trace_id, verb_of
+from smcp_testing.event_payloads import GOOD
+from smcp_testing.mcp_servers import configs
+from smcp_testing.mcp_servers.shelf import HOST
 from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import OWNER_FIRST_S, eventually
@@ -23,6 +27,7 @@ from tests.e2e.actors.socketio_computer import socketio_computer
 from tests.e2e.scenarios.calls import text
 from tests.e2e.traces import agent_app
 from tests.e2e.traces.recorder import ENVIRONMENT, Recorder, calling, runs, through
+from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.process import Launched
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
@@ -40,6 +45,32 @@ OF_THEIR_OWN = {
     },
 }
 
+RICH = Place(
+    "host-rich", LAB, "rich", {"context": configs.context("2025", windows=1, prompts=["greet"])}, toolbox=False
+)
+WINDOW = {"uri": f"window://{HOST}/0"}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "resources/list": {},
+    "resources/templates/list": {},
+    "resources/read": WINDOW,
+    "resources/subscribe": WINDOW,
+    "resources/unsubscribe": WINDOW,
+    "prompts/list": {},
+    "prompts/get": {"name": "greet", "arguments": {"who": "anna"}},
+    "completion/complete": {
+        "ref": {"type": "ref/prompt", "name": "greet"},
+        "argument": {"name": "who", "value": "a"},
+    },
+}
+"""Of MCP, which an Agent passes to a server: method and parameters."""
+QUESTIONS = [*(event for event in GOOD if event.startswith("client:get_")), "client:of_tomorrow"]
+"""What an Agent asks a Computer itself."""
+SAID = [
+    *(event for event in GOOD if event.startswith(("server:update_", "notify:resources/"))),
+    *("server:update_tomorrow", "server:list_room", "server:leave_office"),
+]
+"""What a Computer on Socket.IO says or asks."""
+
 
 @pytest.fixture(scope="module")
 def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
@@ -54,6 +85,7 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
             registries=1,
             environment=environment,
             of_their_own=OF_THEIR_OWN,
+            more=[RICH],
         )
         yield Recorder(receiver.url, runner.run(opened.__aenter__()))
         runner.run(opened.__aexit__(None, None, None))
@@ -212,6 +244,40 @@ async def test_an_event_without_a_req_id_gets_one_from_the_gateway(recorder: Rec
         req_id = await eventually(joining)
         assert req_id is not None
         await recorder.matches("join", {req_id: "req_id"}, None)
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+async def test_the_trace_of_a_request_to_an_mcp_server(recorder: Recorder, method: str) -> None:
+    req_id = uuid4().hex
+    payload = {"jsonrpc": "2.0", "id": 1, "method": method, "params": REQUESTS[method]}
+    request = {"roomId": LAB, "computerId": "rich", "serverId": "context", "payload": payload, "req_id": req_id}
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        answer = await agent.ask(f"client:{method}", request)
+        assert "result" in answer["payload"], answer
+        await recorder.matches(verb_of(f"client:{method}"), {req_id: "req_id"}, through(agent))
+
+
+@pytest.mark.parametrize("event", QUESTIONS)
+async def test_the_trace_of_a_question_to_a_computer(recorder: Recorder, event: str) -> None:
+    req_id = uuid4().hex
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        request = {"agent": agent.name, "computer": "rich", "req_id": req_id}
+        with suppress(FlatError):
+            await agent.ask(event, request)
+        await recorder.matches(verb_of(event), {req_id: "req_id"}, through(agent))
+
+
+@pytest.mark.parametrize("event", SAID)
+async def test_the_trace_of_what_a_computer_says(recorder: Recorder, event: str) -> None:
+    req_id = uuid4().hex
+    async with (
+        member(recorder.world.url(0), "agent", LAB, "caller") as agent,
+        member(recorder.world.url(1), "computer", LAB, "visitor") as computer,
+    ):
+        own = {"office_id": LAB, "roomId": LAB, **dict.fromkeys(("agent", "computer", "computerId"), "visitor")}
+        request = {field: own.get(field, value) for field, value in GOOD.get(event, {"computer": ""}).items()}
+        await computer.ask(event, {**request, "req_id": req_id})
+        await recorder.matches(verb_of(event), {req_id: "req_id"}, through(agent))
 
 
 @pytest.mark.rule("answers.traces.traceparent")

@@ -28,6 +28,8 @@ OPERATION_TYPES = {"PRODUCER": "send", "CONSUMER": "process"}
 MCP_REQUIRED = {"mcp.method.name"}
 MCP_OF_A_REQUEST = {"jsonrpc.request.id"}
 MCP_OF_A_TOOL_CALL = {"gen_ai.tool.name", "gen_ai.operation.name"}
+MCP_OF_A_PROMPT = {"gen_ai.prompt.name"}
+MCP_OF_A_RESOURCE = {"mcp.resource.uri"}
 MCP_MORE = {
     "mcp.protocol.version",
     "mcp.session.id",
@@ -53,6 +55,8 @@ KNOWN = (
     | MCP_REQUIRED
     | MCP_OF_A_REQUEST
     | MCP_OF_A_TOOL_CALL
+    | MCP_OF_A_PROMPT
+    | MCP_OF_A_RESOURCE
     | MCP_MORE
 )
 
@@ -104,14 +108,24 @@ def test_spans_of_messages_have_what_messaging_asks_for(kind: str) -> None:
 
 
 def test_spans_of_mcp_requests_have_what_mcp_asks_for() -> None:
-    found = [(file, span) for file, span in of_kind("CLIENT") if "mcp.method.name" in span["attributes"]]
-    assert found
+    of_methods = {
+        "tools/call": MCP_OF_A_TOOL_CALL,
+        "prompts/get": MCP_OF_A_PROMPT,
+        "resources/read": MCP_OF_A_RESOURCE,
+    }
+    found = [(file, span) for file, span in of_kind("CLIENT") if "smcp.mcp_server" in span["attributes"]]
+    methods = {span["attributes"]["mcp.method.name"] for _, span in found}
+    assert methods >= {*of_methods, "prompts/list", "resources/templates/list", "completion/complete"}
     for file, span in found:
         attributes = span["attributes"]
-        assert set(attributes) >= MCP_REQUIRED | MCP_OF_A_REQUEST | MCP_OF_A_TOOL_CALL, file
-        assert attributes["gen_ai.operation.name"] == "execute_tool", file
+        method = attributes["mcp.method.name"]
+        of_its_method = of_methods.get(method, set())
+        assert set(attributes) >= MCP_REQUIRED | MCP_OF_A_REQUEST | of_its_method, file
+        assert not (MCP_OF_A_TOOL_CALL | MCP_OF_A_PROMPT | MCP_OF_A_RESOURCE) - of_its_method & set(attributes), file
+        assert attributes.get("gen_ai.operation.name", "execute_tool") == "execute_tool", file
         assert attributes["network.transport"] in TRANSPORTS, file
-        assert span["span"] == f"CLIENT {attributes['mcp.method.name']} {attributes['gen_ai.tool.name']}", file
+        target = attributes.get("gen_ai.tool.name") or attributes.get("gen_ai.prompt.name")
+        assert span["span"] == " ".join(filter(None, ["CLIENT", method, target])), file
 
 
 def test_a_span_has_an_error_type_if_and_only_if_it_failed() -> None:

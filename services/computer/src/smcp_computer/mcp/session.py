@@ -27,6 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from smcp_bus.request_spans import child_span
 from smcp_bus.tool_progress import ProgressThrottle
+from smcp_bus.tracing import LONGEST
 from smcp_computer.mcp import errors
 from smcp_computer.mcp.resources import LIST_BYTES, Lists, Resources
 from smcp_computer.mcp.sdk_adapter import Watch
@@ -50,6 +51,8 @@ CANCEL_S: Final = 1.0
 """How long a server that reads nothing may hold up a cancellation."""
 
 tracer: Final = get_tracer("smcp_computer.mcp")
+_TARGETS: Final = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
+"""Requests whose span is named after their target, and its attribute (OpenTelemetry's conventions for MCP)."""
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_SPAN: Final = nullcontext(INVALID_SPAN)
 
@@ -161,7 +164,6 @@ class ServerConnection:
         if elicitor is not None and not self.is_modern:
             self.watch.elicitors[token] = elicitor
         try:
-            labels = {**labels, **self._described}
             may_ask = elicitor is not None
             return await self.send("tools/call", params, timeout=timeout, labels=labels, may_ask=may_ask)
         except errors.ServerTimedOut:
@@ -187,7 +189,7 @@ class ServerConnection:
         server. Only a tool's result is validated here: in lists an invalid field is a warning (desktop.txt).
 
         Args:
-            labels: attributes of the span of a tool call.
+            labels: attributes of its span.
             may_ask: whether the result may ask for input (`resultType: input_required`).
 
         Raises:
@@ -222,16 +224,12 @@ class ServerConnection:
 
     async def _exchange(self, method: str, params: dict[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
         id_ = next(self._ids)
-        with self._span(method, id_) as span:
+        with self._span(method, id_, params, labels) as span:
             meta = {**self._meta, **params.get("_meta", {})}
             if self._is_traced:
                 inject(meta)
             if meta:
                 params["_meta"] = meta
-            if method == "tools/call" and span.is_recording():
-                tool = str(params["name"])
-                span.update_name(f"tools/call {tool}")
-                span.set_attributes({**labels, "gen_ai.tool.name": tool, "gen_ai.operation.name": "execute_tool"})
             with self.watch.answer(id_) as answered:
                 try:
                     request = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
@@ -266,11 +264,21 @@ class ServerConnection:
                 headers |= inbound.mcp_param_headers(repeated, params["arguments"])
         return headers
 
-    def _span(self, method: str, id_: int) -> AbstractContextManager[Span]:
+    def _span(
+        self, method: str, id_: int, params: Mapping[str, Any], labels: Mapping[str, str]
+    ) -> AbstractContextManager[Span]:
         if not self._is_traced:
             return _NO_SPAN
-        attributes = {"mcp.method.name": method, "jsonrpc.request.id": str(id_)}
-        return child_span(tracer, f"MCP send {method}", SpanKind.CLIENT, attributes)
+        name, attributes = method, {**labels, **self._described, "mcp.method.name": method}
+        attributes["jsonrpc.request.id"] = str(id_)
+        if (target := _TARGETS.get(method)) is not None:
+            attributes[target] = str(params["name"])[:LONGEST]
+            name = f"{method} {attributes[target]}"
+        if method == "tools/call":
+            attributes["gen_ai.operation.name"] = "execute_tool"
+        if "uri" in params:
+            attributes["mcp.resource.uri"] = str(params["uri"])[:LONGEST]
+        return child_span(tracer, name, SpanKind.CLIENT, attributes)
 
     async def _cancel(self, id_: int) -> None:
         method, params = "notifications/cancelled", {"requestId": id_, "reason": "the caller gave it up"}
