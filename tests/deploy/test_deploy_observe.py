@@ -149,6 +149,19 @@ def test_prometheus_can_read_every_expression_of_a_board(board: str, tmp_path: P
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_compose_keeps_exemplars_and_links_them_to_their_traces() -> None:
+    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))
+    assert "--enable-feature=exemplar-storage" in compose["services"]["prometheus"]["command"]
+    listed = yaml.safe_load((OBSERVE / "grafana" / "datasources.yaml").read_text(encoding="utf-8"))["datasources"]
+    sources = {source["type"]: source for source in listed}
+    [link] = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    assert link == {"name": "trace_id", "datasourceUid": sources["jaeger"]["uid"]}
+    board = json.loads((OBSERVE / "dashboards" / "operators.json").read_text(encoding="utf-8"))
+    shown = [target["expr"] for panel in board["panels"] for target in panel["targets"] if target.get("exemplar")]
+    assert all("_duration_seconds_bucket" in expression for expression in shown)
+    assert len(shown) == 2
+
+
 def test_each_alert_has_a_section_that_says_what_to_do() -> None:
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     sections = re.findall(r"^### (Smcp\w+)\n\n\S", page, re.MULTILINE)
@@ -156,6 +169,23 @@ def test_each_alert_has_a_section_that_says_what_to_do() -> None:
     for name, rule in ALERTS.items():
         assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
         assert rule["labels"]["severity"] in ("page", "ticket")
+
+
+def test_the_page_of_metrics_says_how_long_a_metric_has_a_value_before_an_alert_fires() -> None:
+    rows = {
+        cells[1].strip("`"): cells[-1]
+        for line in (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
+        if len(cells := [cell.strip() for cell in line.strip().removesuffix("|").split("|")]) == 6
+    }
+    words = {"30s": "30 s", "1m": "a minute", "2m": "2 minutes"}
+    alerted = [
+        (metric, f"{value} for {words[rule['for']]}")
+        for rule in ALERTS.values()
+        for metric, value in re.findall(r"^(smcp_\w+) == ([01])", rule["expr"])
+    ]
+    assert len(alerted) >= 5
+    for metric, said in alerted:
+        assert rows[metric].startswith(said), metric
 
 
 def test_the_component_holds_what_compose_mounts() -> None:
