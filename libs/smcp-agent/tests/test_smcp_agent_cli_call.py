@@ -17,6 +17,7 @@ from smcp_agent.cli.parameters import convert_texts, read_parameters
 from smcp_agent.results import call_result
 from smcp_testing.agent_command import ended, run, start
 from smcp_testing.fake_gateway import fake_gateway, tool
+from smcp_testing.waiting import eventually
 
 JsonObject = dict[str, Any]
 SCHEMA: JsonObject = {
@@ -239,9 +240,15 @@ async def test_a_shell_completes_the_names_of_computers_and_tools() -> None:
             assert (code, err) == (0, "")
             return out.decode().split()
 
-        assert await completed("smcp-agent", "tools", "", forked=False) == ["blue", "red"]
-        assert await completed("smcp-agent", "call", "r") == ["red"]
-        assert await completed("smcp-agent", "call", "red", "a") == ["add"]
+        async def completes(names: list[str], *words: str, forked: bool = True) -> None:
+            async def is_completed() -> bool:
+                return await completed(*words, forked=forked) == names
+
+            await eventually(is_completed)  # within 2 s, or not at all: a shell waits for it
+
+        await completes(["blue", "red"], "smcp-agent", "tools", "", forked=False)
+        await completes(["red"], "smcp-agent", "call", "r")
+        await completes(["add"], "smcp-agent", "call", "red", "a")
         assert await completed("smcp-agent", "call", "--office", "office", "gone", "a") == []
         gateway.answers["server:join_office"] = refuse
         assert await completed("smcp-agent", "tools", "") == []
