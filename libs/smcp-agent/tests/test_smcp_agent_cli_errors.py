@@ -43,6 +43,16 @@ async def test_an_error_ends_with_1_and_is_json_for_programs() -> None:
         }  # fmt: skip
 
 
+@pytest.mark.parametrize(("given", "is_sent"), [(("text=x",), False), (("--params", '{"text": "x"}'), True)])
+async def test_a_failed_call_names_its_trace_only_if_it_was_sent(given: tuple[str, ...], is_sent: bool) -> None:
+    async with fake_gateway() as gateway:
+        gateway.answers["client:get_tools"] = gateway.answers["client:tool_call"] = not_found
+        code, _, err = await run(gateway, "call", "nobody", "echo", *given)
+        assert (code, "smcp trace" in err, bool(gateway.seen("client:tool_call"))) == (1, is_sent, is_sent)
+        _, out, _ = await run(gateway, "--json", "call", "nobody", "echo", *given)
+        assert ("trace_id" in json.loads(out)) is is_sent
+
+
 async def test_a_taken_seat_is_an_error_that_says_when_it_is_free_again() -> None:
     async with fake_gateway() as gateway:
 

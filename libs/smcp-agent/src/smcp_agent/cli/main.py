@@ -328,14 +328,14 @@ def call(
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise typer.BadParameter(f"{str(directory)!r}: {error.strerror}", param_hint="--output") from None
-    ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
-
+    sent: dict[str, str] = {}
     shown = output.working(f"{tool} on {computer}")
 
     async def query(agent: SmcpAgent) -> Answer:
         listed = await agent.tools(computer) if texts else ()
         schema = next((each.params_schema for each in listed if each.name == tool), {})
         typed_params = given | convert_texts(texts, schema)
+        sent.update(req_id=req_id, trace_id=f"{trace_id(chosen.office, chosen.name, req_id):032x}")
         heard = None if shown.disable else partial(output.show_progress, shown)
         result = await agent.call_tool(computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard)
         found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
@@ -350,7 +350,7 @@ def call(
             found["files"] = [each for each in files if each is not None]
         return Answer(found, lambda: output.print_result(result, files), failed=result.is_error or bool(unsaved))
 
-    ask(chosen, shown, query, ids=ids)
+    ask(chosen, shown, query, ids=sent)
 
 
 @app.command(epilog=OPTIONS_TOO)

@@ -96,8 +96,7 @@ def ask(
     *,
     ids: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a query with the progress `shown`, and print its answer. `ids`: of a call, for its error."""
-    sent: dict[str, str] = {}
+    """Run a query with the progress `shown`, and print its answer. `ids`: of a call that was sent, for its error."""
 
     async def work() -> bool:
         loop = asyncio.get_running_loop()
@@ -110,7 +109,6 @@ def ask(
                         loop.call_later(LOST_S, lambda: None if agent.connected else print_hint(said))
 
                 agent.on_event(tell_if_lost)
-                sent.update(ids or {})
                 answer = await query(agent)
         if chosen.json:
             print_json(answer.json)
@@ -118,7 +116,7 @@ def ask(
             answer.show()
         return not answer.failed
 
-    run(chosen, work(), ids=sent)
+    run(chosen, work(), ids=ids)
 
 
 async def follow(options: Options, seconds: float | None) -> None:
