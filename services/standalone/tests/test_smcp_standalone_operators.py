@@ -26,6 +26,7 @@ from smcp_service.logging import Level
 from smcp_standalone.operator_commands import PAGE, advertise_run
 from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.member_process import MemberProcess, member_process
+from smcp_testing.nats_process import NatsServer
 from smcp_testing.registry_world import asking, registries
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
@@ -249,6 +250,19 @@ async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str
         assert (ended.returncode, ended.stdout) == (code, ""), ended.stderr
         assert said in ended.stderr
         assert len(ended.stderr.splitlines()) == 1
+
+
+async def test_a_credential_that_is_missing_is_named_once(tmp_path: Path) -> None:
+    config = tmp_path / "auth.conf"
+    config.write_text('authorization { users: [ {user: "ops", password: "secret"} ] }\n')
+    server = NatsServer(tmp_path / "nats", config=config)
+    await server.start()
+    try:
+        ended = await smcp("offices", SMCP_NATS_URL=server.url)
+        assert ended.returncode == 1
+        assert ended.stderr.endswith("asks for a credential, and there is none (SMCP_NATS_CREDS)\n")
+    finally:
+        await server.stop()
 
 
 async def test_closed_standard_streams_are_no_crash(nats_url: str) -> None:

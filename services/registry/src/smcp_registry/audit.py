@@ -145,7 +145,7 @@ async def read_records(request: RecordsQuestion, call: Call, *, js: JetStreamCon
                 messages = await _page(js, request)
         raise_if_cancelled()
     except NotFoundError:
-        raise NotFound("there is no audit trail in NATS (is SMCP_AUDIT on at a registry?)") from None
+        raise NotFound("there is no audit trail in NATS (it needs SMCP_AUDIT=on without SMCP_AUDIT_FILE)") from None
     except (nats.errors.Error, TimeoutError) as error:
         raise Unavailable("the audit trail does not answer now") from error
     records: list[StoredRecord] = []

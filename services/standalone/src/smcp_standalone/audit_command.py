@@ -63,7 +63,7 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="As CSV, for a spreadsheet.")
 
 
 @app.command("list", help="Show the records, the oldest first.")
-@app.command("follow", help="Show records as they are made, until ctrl-C. They come from NATS.")
+@app.command("follow", help="Show records as they are made, until ctrl-C.")
 def show_records(
     context: typer.Context,
     file: File = None,
@@ -80,12 +80,11 @@ def show_records(
     if as_json and as_csv:
         raise SettingsError("--csv and --json: set only one")
     shown, follows = _Shown(_wanted(context.params), as_json=as_json, as_csv=as_csv), context.info_name == "follow"
-    if follows and file is not None:
-        raise SettingsError(f"--file (SMCP_AUDIT_FILE): follow reads NATS alone; use tail -F {file}")
 
     async def main(stop: asyncio.Event) -> None:
         if follows:
-            await _follow(shown, "following; ctrl-C ends it", stop)
+            said = "following; ctrl-C ends it"
+            await (_follow(shown, said, stop) if file is None else _follow_file(shown, said, file, stop))
             return
         async for line in _lines(file, shown.wanted):
             shown.expect(line)
@@ -102,7 +101,7 @@ def watch(
     count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show joins, leaves and calls of an office as they come. Its gateways need SMCP_AUDIT=on, as in `smcp up`."""
+    """Show joins, leaves and calls of an office as they come. Its gateways need SMCP_AUDIT=on, no SMCP_AUDIT_FILE."""
     wanted = Wanted({"office": in_records("office", check_office(office))})
     shown = _Shown(wanted, as_json=as_json, fields=WATCHED, most=count)
     _run(partial(_follow, shown, f"Watching the office {office!r}; ctrl-C ends it."))
@@ -128,8 +127,21 @@ async def _follow(shown: "_Shown", begun: str, stop: asyncio.Event) -> None:
                     after = page.records[-1].seq
                     continue
                 after = after if after <= page.last else 0  # 0: the stream was made anew
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), POLL_S)
+            await _pause(stop)
+
+
+async def _follow_file(shown: "_Shown", begun: str, file: Path, stop: asyncio.Event) -> None:
+    with audit_reader.FileTail(file) as tail:
+        typer.echo(begun, err=True)
+        while not stop.is_set():
+            for line in tail.read():
+                shown.take(line)
+            await _pause(stop)
+
+
+async def _pause(stop: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), POLL_S)
 
 
 @app.command("verify")

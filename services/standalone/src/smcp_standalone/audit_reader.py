@@ -2,6 +2,8 @@
 
 import csv
 import io
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -32,8 +34,8 @@ COLUMNS: Final = (
 )
 CHOSEN_BY: Final = ("office", "subject", "tool", "outcome", "req_id", "kind")
 """Fields that are compared as they are, and the options that say with what."""
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""A spreadsheet takes a cell that begins so for a formula."""
+_FORMULA: Final = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
+"""A spreadsheet may take a cell that begins so for a formula; some read the full-width forms, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,43 @@ def read_file(path: Path) -> Iterator[Line]:
                         yield Line(record, f"{name}, line {count}{cut}")
         except OSError as error:
             raise SettingsError(f"{name}: cannot be read: {error.strerror or error}") from None
+
+
+class FileTail(ExitStack):
+    """What is appended to a file from now on, over its rotations. It need not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._file: BinaryIO | None = None
+        if (file := self._open()) is not None:
+            file.seek(0, os.SEEK_END)
+
+    def read(self) -> Iterator[Line]:
+        """The records since the last call. Raises SettingsError: it cannot be read."""
+        while (file := self._file or self._open()) is not None:
+            is_current = False
+            with suppress(FileNotFoundError):
+                is_current = os.path.samestat(self._path.stat(), os.fstat(file.fileno()))
+            for raw in file:
+                if not raw.endswith(b"\n") and is_current:
+                    file.seek(-len(raw), os.SEEK_CUR)
+                    return
+                if record := raw.strip():
+                    yield Line(record, str(self._path))
+            if is_current:
+                return
+            self.close()
+            self._file = None
+
+    def _open(self) -> BinaryIO | None:
+        try:
+            self._file = self.enter_context(self._path.open("rb"))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SettingsError(f"{self._path}: cannot be read: {error.strerror or error}") from None
+        return self._file
 
 
 class DuplicateRecords:
@@ -213,6 +252,6 @@ def csv_line(values: list[object]) -> str:
     line, cells = io.StringIO(), list[object]()
     for value in values:
         cell = value if value is None or isinstance(value, int | float) else printable(str(value), newline="\n")
-        cells.append(f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell)
+        cells.append(f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell)
     csv.writer(line).writerow(cells)
     return line.getvalue().removesuffix("\r\n")

@@ -93,7 +93,8 @@ async def operator_bus() -> AsyncIterator[Bus]:
         async with open_bus(config) as bus:
             yield bus
     except BusError as error:
-        raise Failure(f"{describe(error)} (SMCP_NATS_URL, SMCP_NATS_CREDS)") from None
+        said = describe(error)
+        raise Failure(said if "(SMCP_NATS_" in said else f"{said} (SMCP_NATS_URL, SMCP_NATS_CREDS)") from None
 
 
 async def ask(bus: Bus, verb: str, question: BaseModel, answer: type[Model]) -> Model:
