@@ -199,6 +199,15 @@ async def test_a_page_of_large_records_is_one_message_since_an_operator_may_not_
         assert bus.transfers.counts["in"] == 0
 
 
+async def test_a_page_is_full_of_usual_records(nats_url: str) -> None:
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        js = bus.jetstream()
+        await js.add_stream(name=STREAM, subjects=[subjects.AUDIT_ALL])
+        for _ in range(PAGE + 1):
+            await js.publish(subjects.audit("lab", "call"), bytes(550))
+        assert len((await records(nats_url)).records) > 500
+
+
 @pytest.mark.parametrize(("question", "code"), [({}, "404"), ({"subject": "$KV.>"}, "400"), ({"after": -1}, "400")])
 async def test_records_that_cannot_be_read_are_an_error(nats_url: str, question: dict[str, Any], code: str) -> None:
     async with registries(nats_url, count=1), asking(nats_url) as bus:

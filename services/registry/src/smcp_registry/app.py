@@ -99,7 +99,7 @@ async def open_registry(
             registry_contract.ASSERT.event: rooms.assert_members,
             registry_contract.OFFICES.event: rooms.list_offices,
             registry_contract.SHOW_ROOM.event: rooms.show_room,
-            registry_contract.RECORDS.event: partial(read_records, js=js),
+            registry_contract.RECORDS.event: partial(read_records, bus=bus, js=js),
         },
         otherwise=lambda row: notify if row.notifies is not None else None,
         tracing=bus_spans(),
