@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from smcp_bus.audit import MOST_WAITING, OUTCOMES, REPEATED, Event, Trail, sha256
-from smcp_bus.audit_sinks import FileSink, former
+from smcp_bus.audit_sinks import FileSink
 from smcp_standalone.audit_reader import COLUMNS, Chains, DuplicateRecords, Line, Wanted, csv_line, read_file
 from smcp_testing.fork_server import COMMANDS, born
 
@@ -342,18 +342,6 @@ def test_where_the_beginning_has_expired_records_that_were_sent_again_may_stand_
     assert f"the record before it, {late} of w, is missing" in problem
     [problem] = chained(1, 2, 4).check()
     assert "the record before it, 3 of w, is missing" in problem
-
-
-def test_a_rotation_while_files_are_read_skips_none_and_shows_none_twice(tmp_path: Path) -> None:
-    file = tmp_path / "audit.jsonl"
-    for number in range(3):
-        former(file, number).write_text(f"{number}\n")
-    lines = read_file(file)
-    first = next(lines)
-    for number in (2, 1, 0):
-        former(file, number).rename(former(file, number + 1))
-    file.write_text("new\n")
-    assert [line.raw for line in (first, *lines)] == [b"2", b"1", b"0"]
 
 
 def test_wanted_compares_times_and_narrows_the_subject() -> None:
