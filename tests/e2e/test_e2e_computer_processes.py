@@ -67,7 +67,7 @@ def held(process: psutil.Process) -> tuple[int, int]:
 
 def cgroup_of(pid: int) -> Path | None:
     """The directory of its cgroup (v2); None: the Computer makes none here."""
-    return processes.find_cgroup(Path("/proc/self/mountinfo").read_text(), Path(f"/proc/{pid}/cgroup").read_text())
+    return processes.find_cgroup(Path(f"/proc/{pid}/cgroup"))
 
 
 @pytest.fixture

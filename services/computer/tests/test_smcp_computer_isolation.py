@@ -134,36 +134,28 @@ def test_a_wrong_setting_is_a_mistake_of_the_file_with_its_place(host: dict[str,
         launch(**host)
 
 
-MOUNT = "41 31 0:38 {root} {point} rw,relatime - {kind} cgroup2 rw"
-
-
 @pytest.mark.parametrize(
-    ("mounts", "memberships", "found"),
+    ("memberships", "found"),
     [
-        (["/ {there} cgroup2"], ["0::/here/it"], "here/it"),
-        (["/ {elsewhere} cgroup2", "/ {there} cgroup2"], ["4:memory:/away", "0::/here/it"], "here/it"),
-        (["/docker/7f {there} cgroup2"], ["0::/docker/7f/here"], "here"),
-        (["/ {there} cgroup2"], ["0::/"], "."),
-        (["/ {there} cgroup"], ["4:memory:/here", "0::/here"], None),
-        (["/ {there} cgroup2"], ["4:memory:/here"], None),
-        (["/docker/7f {there} cgroup2"], ["0::/"], None),
-        (["/ {there} cgroup2"], ["0::/../here"], None),
-        (["/ {there} cgroup2"], ["0::/nowhere"], None),
+        (["0::/here/it"], "here/it"),
+        (["4:memory:/away", "0::/here/it"], "here/it"),
+        (["0::/"], "."),
+        (["4:memory:/here"], None),
+        (["0::/../here"], None),
+        (["0::/nowhere"], None),
     ],
-    ids=["unified", "hybrid", "container", "namespace", "v1", "no v2", "another mount", "outside", "not seen"],
+    ids=["unified", "hybrid", "namespace", "v1", "outside", "not seen"],
 )
 def test_the_own_cgroup_is_found_where_others_can_be_made_below_it(
-    tmp_path: Path, mounts: list[str], memberships: list[str], found: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memberships: list[str], found: str | None
 ) -> None:
-    (tmp_path / "here" / "it").mkdir(parents=True)
-    for directory in (tmp_path, tmp_path / "here", tmp_path / "here" / "it"):
+    hierarchy = tmp_path / "cgroup"
+    monkeypatch.setattr(process, "HIERARCHIES", (tmp_path / "none", hierarchy))
+    (hierarchy / "here" / "it").mkdir(parents=True)
+    for directory in (hierarchy, hierarchy / "here", hierarchy / "here" / "it"):
         (directory / "cgroup.procs").touch()
-    lines = []
-    for mount in mounts:
-        root, point, kind = mount.format(there=tmp_path, elsewhere=tmp_path / "else").split()
-        lines.append(MOUNT.format(root=root, point=point, kind=kind))
-    place = process.find_cgroup("\n".join(lines), "\n".join(memberships))
-    assert place == (None if found is None else tmp_path / found)
+    (tmp_path / "self").write_text("\n".join(memberships))
+    assert process.find_cgroup(tmp_path / "self") == (None if found is None else hierarchy / found)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import ClassVar, Final
 
 import psutil
@@ -26,6 +26,8 @@ from smcp_computer.mcp.errors import ServerFailed
 from smcp_service.lifecycle import pipe_end, set_within
 
 READ_LIMIT: Final = 256 * 1024
+HIERARCHIES: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+"""Where cgroup v2 is mounted: alone, and beside v1."""
 _KILLED: Final = "the process that starts servers was killed"
 
 
@@ -83,11 +85,6 @@ class ServerProcess:
             self.status = int(line.split()[1])
         self.gone.set()
 
-    async def kill(self) -> None:
-        """End it whole, without giving it time; `watch` must be running."""
-        self._control.write(b"kill\n")
-        await set_within(reaper.GRACE_S, self.gone)
-
     async def stop(self, *, hurry: bool = False) -> None:
         """Close its input, give it time (none in a `hurry`), then end it whole; `watch` must be running. Idempotent."""
         self.stdin.close()
@@ -142,23 +139,14 @@ async def _writer(stack: AsyncExitStack, given: ExitStack) -> tuple[asyncio.Stre
 def own_cgroup() -> Path | None:
     """The cgroup (v2) below which this process may make others, one for each server. A cgroup is ended whole by one
     write, however fast its processes fork. Found once: `isolation` may move the process further down."""
-    try:
-        return find_cgroup(
-            Path("/proc/self/mountinfo").read_text("utf-8"), Path("/proc/self/cgroup").read_text("utf-8")
-        )
-    except OSError:  # no Linux
-        return None
+    return find_cgroup(Path("/proc/self/cgroup"))
 
 
-def find_cgroup(mounts: str, memberships: str) -> Path | None:
-    """The same from the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`."""
-    for membership in memberships.splitlines():
-        number, _, path = membership.split(":", 2)
-        for mount in mounts.splitlines() if number == "0" else ():
-            fields, _, kind = mount.partition(" - ")
-            root, point = fields.split()[3:5]
-            if kind.startswith("cgroup2 ") and PurePosixPath(path).is_relative_to(root) and ".." not in path:
-                place = Path(point) / PurePosixPath(path).relative_to(root)
+def find_cgroup(memberships: Path) -> Path | None:
+    """The cgroup that `/proc/PID/cgroup` names, if this user may write there; None: it may not, or this is no Linux."""
+    with suppress(OSError):
+        for line in memberships.read_text("utf-8").splitlines():
+            for place in [each / line.removeprefix("0::/") for each in HIERARCHIES if line.startswith("0::/")]:
                 if os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK):
                     return place
     return None
