@@ -143,7 +143,7 @@ def test_a_table_that_is_too_wide_for_the_terminal_becomes_lines_that_fit(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(columns))
-    print_table(("Server", "State", "Reason"), [("box", "backoff", "its process ended " * 3)], "")
+    print_table("Server", {"State": 8, "Reason": 20}, [("box", "backoff", "its process ended " * 3)], "")
     shown = capsys.readouterr().out
     assert shown.startswith(first)
     assert max(cell_len(Text.from_ansi(line).plain) for line in shown.splitlines()) <= columns

@@ -6,7 +6,6 @@ to standard error.
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from urllib.parse import quote
 import typer
 
 from smcp_computer.settings import LOGS, SOCKET, states_directory
-from smcp_proto.printable import did_you_mean, printable, printable_json, stacked_rows
+from smcp_proto.printable import did_you_mean, printable, printable_json
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError
 
@@ -30,9 +29,6 @@ GREETING_S: Final = 2.0
 """How long one may take to say who it is: another one may hang."""
 POLL_S: Final = 0.25
 """How often `logs -f` looks at the file: nobody reads faster."""
-
-MIN_COLUMN: Final = 12
-"""Characters for each column of a table at a terminal."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
 Said = Mapping[str, Any]
@@ -49,7 +45,7 @@ class RunningComputer:
 
     def ask(self, method: str, *path: str, body: object = None, timeout: float = ANSWER_S) -> Any:
         """Raises SettingsError: the Computer does not understand the request; Failure: it refuses it, or is silent."""
-        import httpx2  # noqa: PLC0415 -- as `print_table` does
+        import httpx2  # noqa: PLC0415 -- a running Computer does not need it in its memory
 
         url = f"http://localhost/{'/'.join(quote(part, safe='') for part in path)}"
         # no TLS: it would read all authorities
@@ -140,8 +136,10 @@ def print_status(said: Said) -> None:
         )
         for each in said["servers"]
     ]
-    columns = ("Server", "State", "Since", "Restarts", "Tools", "Running", "PID", "CPU", "Memory", "Reason")
-    print_table(columns, rows, f"No MCP servers: {said['config']} names none; `smcp-computer servers add` adds one.")
+    numbers = {"Restarts": 8, "Tools": 5, "Running": 7, "PID": 7, "CPU": 8, "Memory": 8}
+    columns = {"State": 8, "Since": 10, **numbers, "Reason": 20}
+    empty = f"No MCP servers: {said['config']} names none; `smcp-computer servers add` adds one."
+    print_table("Server", columns, rows, empty)
     if failing := [each["name"] for each in said["servers"] if each["reason"]]:
         more = "A server has your variables for proxies and certificates only if its `environment` names them."
         warn(f"{', '.join(failing)}: `smcp-computer logs SERVER` shows what it wrote. {more}")
@@ -152,25 +150,11 @@ def print_status(said: Said) -> None:
         warn(f"warning: {warning}")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """Print a table, or `empty` if there are no rows. The first column is never wrapped, since people copy it. A
-    terminal that is too narrow gets `stacked_rows`."""
-    if not rows:
-        typer.echo(empty, err=True)
-        return
-    from rich import console, table, text  # noqa: PLC0415 -- a running Computer does not need them in its memory
+def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]], empty: str) -> None:
+    """As `smcp_agent.cli.output` prints it, which loads rich: a running Computer does not need that in its memory."""
+    from smcp_agent.cli import output  # noqa: PLC0415
 
-    out, shown = console.Console(), table.Table()
-    if sys.stdout.isatty() and out.width < MIN_COLUMN * len(columns):
-        typer.echo(stacked_rows(columns, rows, out.width))
-        return
-    for number, column in enumerate(columns):
-        shown.add_column(column, overflow="fold", no_wrap=not number)
-    for row in rows:
-        shown.add_row(*(text.Text(plain(cell)) for cell in row))
-    if not sys.stdout.isatty():
-        out.width = max(out.width, 200)  # a pipe has no edge
-    out.print(shown)
+    output.print_table(first, others, rows, empty)
 
 
 def warn(text: str) -> None:
@@ -201,12 +185,12 @@ def _asks(command: str, show: Callable[[Said], None], what: str) -> None:
 
 def _show_tools(said: Said) -> None:
     rows = [(each["name"], each["server"], each["description"]) for each in said["tools"]]
-    print_table(("Tool", "Server", "Description"), rows, "No tools: `smcp-computer status` says why.")
+    print_table("Tool", {"Server": 10, "Description": 20}, rows, "No tools: `smcp-computer status` says why.")
 
 
 def _show_inputs(said: Said) -> None:
     rows = [(each["id"], each["source"] or "nowhere: it has no value", each["description"]) for each in said["inputs"]]
-    print_table(("Input", "Value from", "Description"), rows, "No inputs.")
+    print_table("Input", {"Value from": 20, "Description": 20}, rows, "No inputs.")
 
 
 def _show_history(said: Said) -> None:
@@ -215,7 +199,8 @@ def _show_history(said: Said) -> None:
         for server, calls in said["servers"].items()
         for call in calls
     ]
-    print_table(("At", "Server", "Tool", "Agent", "Outcome", "Took", "Why"), sorted(rows), "No calls yet.")
+    columns = {"Server": 10, "Tool": 10, "Agent": 10, "Outcome": 10, "Took": 8, "Why": 10}
+    print_table("At", columns, sorted(rows), "No calls yet.")
 
 
 _asks("status", print_status, "How the running Computer and its MCP servers are.")
@@ -242,7 +227,7 @@ def call(
     as_json: Json = False,
 ) -> None:
     """Call a tool as an Agent does, with confirmation and an entry in the history. ctrl-C cancels it."""
-    from smcp_agent.cli.parameters import convert_texts, read_parameters  # noqa: PLC0415 -- as `print_table` does
+    from smcp_agent.cli.parameters import convert_texts, read_parameters  # noqa: PLC0415 -- a running Computer does not need it in its memory
 
     given, texts = read_parameters(params, words or ())
     computer = find(office, name)

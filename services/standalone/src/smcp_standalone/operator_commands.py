@@ -153,7 +153,7 @@ def offices(as_json: AsJson = False) -> None:
             (each.office, each.agent or "-", when(each.since or "?") if each.agent else "-", str(each.computers))
             for each in found
         ]
-        print_table(("Office", "Agent", "Since", "Computers"), rows, "no office has members")
+        print_table("Office", {"Agent": 10, "Since": 10, "Computers": 9}, rows, "no office has members")
 
     _look(show)
 
@@ -177,8 +177,8 @@ def room(office: Annotated[str, typer.Argument(metavar="OFFICE")], as_json: AsJs
             (each.role, each.name, when(each.since or "?"), each.by, each.a2c_version or "-", "moving" * each.moving)
             for each in found
         ]
-        head = ("Role", "Name", "Since", "Credential", "Version", "State")
-        print_table(head, rows, f"the office {office!r} has no members")
+        columns = {"Name": 10, "Since": 10, "Credential": 10, "Version": 7, "State": 6}
+        print_table("Role", columns, rows, f"the office {office!r} has no members")
 
     _look(show)
 

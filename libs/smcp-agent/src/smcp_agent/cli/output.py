@@ -66,10 +66,11 @@ def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[s
     longest = max((cell_len(plain(row[0])) for row in rows), default=0)
     console = Console()
     least = longest + sum(others.values()) + BORDER * (len(others) + 1) + 1
-    if len(rows) > MAX_ROWS or (sys.stdout.isatty() and console.width < least):
+    is_terminal = sys.stdout.isatty()
+    if len(rows) > MAX_ROWS or (is_terminal and console.width < least):
         typer.echo(stacked_rows([first, *others], rows, console.width))
         return
-    console.width = max(console.width, least)
+    console.width = max(console.width, least, 0 if is_terminal else 200)  # a pipe has no edge
     table = Table()
     table.add_column(first, no_wrap=True, min_width=longest)
     for name in others:
