@@ -59,6 +59,8 @@ def reason_of(error: ErrorDetails) -> str:
             return _short(error["msg"].removeprefix("Value error, "))
         case "string_pattern_mismatch" if r"\x00" in error["msg"]:
             return "holds a control character"
+        case "string_unicode":
+            return HALF
         case "json_invalid":
             return "is not valid JSON" + error["msg"][error["msg"].rfind(" at line") :]
         case "extra_forbidden":

@@ -26,7 +26,7 @@ from smcp_proto.errors import Malformed
 from smcp_proto.finder import Document, organize_finder
 from smcp_proto.schemas.resources import GetFinderReq
 from smcp_proto.uris import DpeUri, parse_dpe_uri
-from smcp_proto.validation import mended, refused
+from smcp_proto.validation import mended
 from smcp_service.lifecycle import Background
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
@@ -191,10 +191,6 @@ def first_text(result: Mapping[str, Any]) -> str | None:
     return None
 
 
-MAX_KEYWORDS: Final = 64
-"""Each is looked for in every document."""
-MAX_KEYWORD_LENGTH: Final = 1024
-
 Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
 """What each server that takes part lists now; given the seconds that there are for finding that out."""
 
@@ -211,13 +207,7 @@ class Finder:
     wait_s: float
 
     async def __call__(self, request: GetFinderReq, call: Call) -> Answer:
-        """One page. Raises Malformed: too many or too long keywords."""
-        keywords = request.keywords or ()
-        if len(keywords) > MAX_KEYWORDS:
-            raise refused("keywords", f"more than {MAX_KEYWORDS}")
-        for number, keyword in enumerate(keywords):
-            if len(keyword) > MAX_KEYWORD_LENGTH:
-                raise refused(f"keywords.{number}", f"longer than {MAX_KEYWORD_LENGTH} characters")
+        """One page."""
         budget = Budget(call, most=self.wait_s)
         hidden = self.access.hidden(call.caller)
         listed = await self.lists(budget.left / 2)

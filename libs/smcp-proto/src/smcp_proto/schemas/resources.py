@@ -299,7 +299,7 @@ Limit = Annotated[int, Field(strict=True, ge=1, le=MAX_LIMIT)]
 
 class GetFinderReq(AgentCallData):
     computer: Name
-    keywords: list[str] | None = absent()
+    keywords: Annotated[list[Annotated[str, Field(max_length=1024)]], Field(max_length=64)] | None = absent()
     """Documents that hold any of them in title, keywords or summary; none, or an empty list: all."""
     file_type: str | None = absent()
     """Only documents of exactly this type (`xlsx`), without a dot."""
