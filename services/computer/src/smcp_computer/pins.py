@@ -10,7 +10,7 @@ import json
 import logging
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -50,8 +50,8 @@ class _File(BaseModel):
 class PinCheck:
     """The tools of one MCP server, compared with its pins."""
 
-    listed: tuple[types.Tool, ...] | None
-    """As the server lists them. None: they have to be compared again."""
+    listed: tuple[types.Tool, ...]
+    """As the server lists them."""
     tools: tuple[types.Tool, ...]
     """As Agents may see them."""
     changes: Mapping[str, str] = field(default_factory=dict)
@@ -100,18 +100,17 @@ class Pins:
             return
         self.problem = None
         if pinned != self._pinned:
-            self._pinned = pinned
-            self._checked = {name: replace(found, listed=None) for name, found in self._checked.items()}
+            self._pinned, self._checked = pinned, {}
             _log.info("the pins of tools changed")
 
     def check(self, listed: Mapping[str, tuple[types.Tool, ...]]) -> Mapping[str, PinCheck]:
         """Compare the tools of all MCP servers with their pins. What is the same object as before is not compared."""
         before, self._checked = self._checked, {}
         for server, tools in listed.items():
-            known = before.get(server)
-            found = known if known is not None and known.listed is tools else self._compared(server, tools)
-            if found.warning and (known is None or found.warning != known.warning):
-                self._warn(server, found.warning)
+            if (found := before.get(server)) is None or found.listed is not tools:
+                found = self._compared(server, tools)
+                if found.warning:
+                    self._warn(server, found.warning)
             self._checked[server] = found
         return self._checked
 
