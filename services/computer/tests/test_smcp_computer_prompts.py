@@ -1,6 +1,5 @@
 """`client:prompts/list` and `client:prompts/get` of a native Computer with real servers of MCP 2025 and 2026."""
 
-import json
 from typing import Any, Literal
 
 import pytest
@@ -58,7 +57,7 @@ async def test_a_prompt_that_cannot_be_had_is_refused_in_words(nats_url: str) ->
         refused = await alice.error("prompts/get", name="unlisted", server="a")
         assert (refused["code"], refused["message"]) == (-32602, "unlisted is no prompt")
         missing = await alice.error("prompts/get", name="greet", server="a")
-        assert (missing["code"], missing["message"]) == (-32602, "the prompt 'greet' needs 'who'")
+        assert missing["message"] == "the MCP server 'a' failed", "its text may be that of an exception"
         wrong: list[tuple[str, Any, str]] = [
             ("prompts/get", {"name": "greet", "arguments": {"who": 1}}, "payload.params.arguments.who"),
             ("prompts/get", {}, "payload.params.name"),
@@ -67,17 +66,6 @@ async def test_a_prompt_that_cannot_be_had_is_refused_in_words(nats_url: str) ->
         for method, params, field in wrong:
             answer = await alice.ask(method, **params)
             assert (answer.get("code"), answer.get("details", {}).get("field")) == (400, field)
-
-
-@pytest.mark.parametrize("arguments", [7, ["who"], [{"required": True}], [{"name": "who", "required": 7}], None])
-async def test_a_list_of_arguments_that_is_wrong_leaves_the_servers_own_error(nats_url: str, arguments: object) -> None:
-    failed = {"jsonrpc": "2.0", "id": "$ID", "error": {"code": -32603, "message": "KeyError: who"}}
-    listed = {"jsonrpc": "2.0", "id": "$ID", "result": {"prompts": [{"name": "greet", "arguments": arguments}]}}
-    async with world(nats_url, a=configs.stdio("scripted")) as here:
-        for method, answer in (("prompts/get", failed), ("prompts/list", listed)):
-            await here.call("script", req_id=method, method=method, text=json.dumps(answer).replace('"$ID"', "$ID"))
-        refused = await ResourceAgent(here).error("prompts/get", name="greet", server="a")
-        assert (refused["code"], refused["message"]) == (-32603, "the MCP server 'a' failed")
 
 
 @pytest.mark.rule("answers.prompts.list")

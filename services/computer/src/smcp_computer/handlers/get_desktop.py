@@ -18,7 +18,7 @@ from smcp_computer.mcp.resources import AT_ONCE, REQUEST_S, Json, Resources
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import Budget
 from smcp_computer.tools import History
-from smcp_proto.desktop import Window, organize_desktop, read_metadata
+from smcp_proto.desktop import Window, organize_desktop
 from smcp_proto.schemas.tools import GetDeskTopReq
 from smcp_proto.uris import WindowUri, window_uri, without_query
 from smcp_service.lifecycle import Background
@@ -137,7 +137,7 @@ class Desktop:
             self.events.warn(part.server, f"its windows are left out of the desktop: it {error.what}")
         else:
             part.windows, part.is_listed, turns = self._listed(part.server, only), True, asyncio.Semaphore(AT_ONCE)
-            for resource in sorted(part.windows, key=_rank):  # where time is short, the most important ones first
+            for resource in part.windows:
                 part.readings[resource["uri"]] = self._reading(resources, resource["uri"], turns)
             if part.readings:
                 await asyncio.wait(part.readings.values())
@@ -200,8 +200,3 @@ class Desktop:
                 self._running.pop((server, uri), None)  # the next desktop asks anew
             case ServerGone(server):
                 self._kept = {key: read for key, read in self._kept.items() if key[0] != server}
-
-
-def _rank(resource: Json) -> tuple[bool, float]:
-    priority, fullscreen = read_metadata(resource, lambda _: None)
-    return not fullscreen, -priority

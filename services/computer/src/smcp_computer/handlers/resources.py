@@ -200,29 +200,13 @@ class ResourceHandlers:
         async def ask(server: str) -> Json:
             lists = self.index.prompts(server) if kind == "prompts" else self.index.connection(server)
             give = lists.get_prompt if is_get else lists.complete
-            try:
-                return with_meta(await give(params, timeout=routes.budget.left))
-            except errors.RequestRefused as error:
-                is_vague = is_get and error.code not in errors.SAID_ALOUD
-                if is_vague and (missing := await self._missing_arguments(server, params, routes.budget.left)):
-                    why = f"the prompt {params['name']!r} needs {', '.join(map(repr, missing))}"
-                    raise errors.RequestRefused(server, types.INVALID_PARAMS, why, None) from None
-                raise
+            return with_meta(await give(params, timeout=routes.budget.left))
 
         def completes_nothing(error: errors.ServerError) -> bool:
             codes = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, errors.RESOURCE_NOT_FOUND)
             return not is_get and isinstance(error, errors.RequestRefused) and error.code in codes
 
         return await _first(servers, ask, completes_nothing)
-
-    async def _missing_arguments(self, server: str, params: Json, timeout: float) -> list[str]:
-        """Required arguments of a prompt that were not given; empty if the server's list does not say."""
-        with suppress(ValidationError, errors.ServerError):
-            listed = {each["name"]: each for each in await self.index.items("prompts", server, timeout)}
-            needed = types.Prompt.model_validate(listed.get(params["name"])).arguments or ()
-            given = params.get("arguments") or {}
-            return [each.name for each in needed if each.required and each.name not in given]
-        return []
 
     async def _of_resource(
         self,
