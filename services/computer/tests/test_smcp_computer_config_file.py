@@ -194,16 +194,6 @@ def test_a_server_named_twice_is_refused() -> None:
             },
             r"git.args.1: \${input:toke}: did you mean 'token'\? It is the id of no input",
         ),
-        (
-            {"servers": {"git": {**STDIO, "tool_meta": {"log": {"alias": "read log"}}}}},
-            "servers.git.tool_meta.log.alias: write 1 to 64 letters, digits, _ and -: .* not listed as 'read log'$",
-        ),
-        ({"git": {**STDIO, "tool_meta": {"log": {"alias": ""}}}}, "git.tool_meta.log.alias: write 1 to 64 letters"),
-        (
-            {"servers": {name: {**STDIO, "tool_meta": {"log": {"alias": "history"}}} for name in ("git", "svn")}},
-            "servers.svn.tool_meta.log.alias: 'history' is also the alias at servers.git.tool_meta.log.alias",
-        ),
-        ({"git": {**STDIO, "tool_meta": {"a": {"alias": "c"}, "b": {"alias": "c"}}}}, "git.tool_meta.b.alias: 'c' is"),
         ({}, "names no MCP servers, so none runs"),
         ({"servers": {}}, "names no MCP servers, so none runs"),
     ],
@@ -232,7 +222,7 @@ def test_a_setting_for_programs_is_a_warning_at_a_server_over_http_but_not_as_a_
 def test_a_good_file_has_no_warnings() -> None:
     inputs = [{"id": "k", "type": "command", "description": "", "command": "x", "args": {}}]
     web = {"type": "streamable", "server_parameters": {"url": "http://u", "headers": {"H": "${input:k}"}}, "vrl": "."}
-    off = {"command": "x", "args": ["${input:unknown}"], "disabled": True, "tool_meta": {"log": {"alias": "a b"}}}
+    off = {"command": "x", "args": ["${input:unknown}"], "disabled": True}
     assert parse({"$schema": "s", "servers": {"git": STDIO, "web": web}, "inputs": inputs}).warnings == ()
     assert parse({"$schema": "s", "mcpServers": {"git": STDIO, "off": off}}).warnings == ()
 

@@ -235,7 +235,6 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         if server is not None and not found:
             servers[name] = server
         problems += found
-    warned += lint.lint_aliases(servers, places)
     if not bodies:
         warned.append("names no MCP servers, so none runs")
     return ComputerConfig(servers, inputs, host, tuple(warned), places, tuple(problems))

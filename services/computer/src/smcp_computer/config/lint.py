@@ -16,7 +16,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_computer.settings import DEFAULTS, HostSettings
-from smcp_computer.tool_names import legal
 from smcp_proto.printable import did_you_mean, escaped_json
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerInput
 from smcp_proto.schemas.tools import ToolMeta
@@ -203,20 +202,6 @@ def lint_fields(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
     for above, part, known in parts:
         for key in _unknown(part, known):
             yield f"{place.field(f'{above}{key}')}: {hinted(key, known if above else fields | inner, _UNKNOWN)}"
-
-
-def lint_aliases(servers: Mapping[str, MCPServerConfig], places: Mapping[str, Place]) -> Iterator[str]:
-    """Warns of aliases under which no tool is listed: they are no legal names, or those of several tools."""
-    enabled = (name for name, server in servers.items() if not server.disabled)
-    metas = ((name, tool, meta.alias) for name in enabled for tool, meta in servers[name].tool_meta.items())
-    first: dict[str, str] = {}
-    for name, tool, alias in metas:
-        if alias is not None:
-            path = places[name].field(f"tool_meta.{tool}.alias")
-            if legal(alias) != alias:
-                yield f"{path}: write 1 to 64 letters, digits, _ and -: the tool is not listed as {alias!r}"
-            if (other := first.setdefault(legal(alias), path)) != path:
-                yield f"{path}: {alias!r} is also the alias at {other}, so neither tool is listed under it"
 
 
 def lint_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[str]:
