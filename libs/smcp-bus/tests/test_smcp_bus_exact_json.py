@@ -191,7 +191,7 @@ def depth(value: Any) -> int:
 async def read_in_slices(text: bytes) -> int | None:
     """Its levels; None: it is no JSON."""
     try:
-        levels, _ = await exact_json.validated(text, 10**6, "the answer", "message")
+        levels, _ = await exact_json.outline(text, 10**6, "the answer", {"message"})
     except ValueError:
         return None
     return levels
@@ -202,6 +202,27 @@ async def read_in_slices(text: bytes) -> int | None:
 async def test_the_levels_of_a_text_are_those_of_its_value(value: Any) -> None:
     text = exact_json.written(value)
     assert await read_in_slices(text) == depth(orjson.loads(text))
+
+
+def emptied(value: Any) -> Any:
+    """With all strings but "a" emptied."""
+    match value:
+        case dict():
+            return {emptied(name): emptied(inner) for name, inner in value.items()}
+        case list():
+            return [emptied(inner) for inner in value]
+        case str() if value != "a":
+            return ""
+    return value
+
+
+@given(
+    st.recursive(
+        st.none() | st.text('ab"\\é'), lambda inner: st.lists(inner) | st.dictionaries(st.text("ab", max_size=2), inner)
+    )
+)
+async def test_the_outline_of_a_text_is_its_value_without_the_other_strings(value: Any) -> None:
+    assert (await exact_json.outline(exact_json.written(value), 10**6, "the answer", {"a"}))[1] == emptied(value)
 
 
 @given(
@@ -241,9 +262,11 @@ async def test_a_string_is_found_also_where_a_slice_ends_in_it(written: str) -> 
     """At 32,768 bytes a slice ends."""
     for shift in range(20):
         text = "[" + " " * (32_768 - shift) + written + ',["' + "x" * 40_000 + '"]]'
-        assert await exact_json.validated(text.encode(), 10**6, "the answer", "message") == (2, True), shift
+        assert await exact_json.outline(text.encode(), 10**6, "the answer", {"message"}) == (2, ["message", [""]]), (
+            shift
+        )
         other = text.replace("mess", "Mess").replace("\\u006d", "M")
-        assert await exact_json.validated(other.encode(), 10**6, "the answer", "message") == (2, False), shift
+        assert await exact_json.outline(other.encode(), 10**6, "the answer", {"message"}) == (2, ["", [""]]), shift
 
 
 async def test_many_long_texts_delay_another_task_as_little_as_one() -> None:
@@ -258,7 +281,7 @@ async def test_many_long_texts_delay_another_task_as_little_as_one() -> None:
             await asyncio.sleep(0)
 
     watching = asyncio.create_task(watch())
-    await asyncio.gather(*(exact_json.validated(text, 10**6, "the answer", "message") for _ in range(20)))
+    await asyncio.gather(*(exact_json.outline(text, 10**6, "the answer", {"message"}) for _ in range(20)))
     over.set()
     await watching
     assert rounds >= 20 * len(text) // 32_768

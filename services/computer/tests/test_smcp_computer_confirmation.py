@@ -87,7 +87,7 @@ async def refusal(
 ) -> str | None:
     """Why a call of the Agent "alice" may not run."""
     request = ToolCallReq(agent="alice", req_id="1", computer="box", tool_name="push", params=dict(params), timeout=30)
-    return await confirmation.refusal(target, request, Caller("agent", "kitchen", "alice", **caller))
+    return await confirmation.refusal(target, request, Caller("agent", "kitchen", "alice", **caller), 1)
 
 
 class Says:
@@ -283,6 +283,21 @@ async def test_an_answer_is_remembered_where_the_user_says_so(answer: Answer, qu
     assert await asked(confirmation, push())
     assert user.asked == questions
     assert {of: count for of, count in confirmation.answers.items() if count} == {answer: questions}
+
+
+@pytest.mark.parametrize("answer", [Answer.ALWAYS, Answer.HOUR])
+async def test_an_answer_that_cannot_be_recorded_is_not_remembered(answer: Answer) -> None:
+    async def written() -> bool:
+        await asyncio.sleep(0)
+        return is_written
+
+    is_written, user = False, Says(answer)
+    confirmation = confirmation_by(None, user, SimpleNamespace(write=lambda event: written()))
+    assert await asyncio.gather(*(asked(confirmation, push()) for _ in range(2))) == [False, False]
+    assert user.asked == 2
+    is_written = True
+    assert await asyncio.gather(*(asked(confirmation, push()) for _ in range(2))) == [True, True]
+    assert user.asked == 3
 
 
 async def test_a_call_that_the_configuration_denies_is_no_approval() -> None:

@@ -52,7 +52,7 @@ def elicitation(
 ) -> OpenElicitation:
     calls = running = cast("Any", None)  # not looked at here
     caller = Caller("agent", "office", "anna", subject=subject)
-    call = ToolCall(calls, request(req_id, table), running, CallRecord("book", "anna"), caller, {})
+    call = ToolCall(calls, request(req_id, table), running, CallRecord("book", "anna"), caller, {}, 1)
     if waiting is not None:
         call.stop = waiting.stop
     return OpenElicitation(call, {"q": form}, keeps_call_open=waiting is not None)
@@ -189,7 +189,7 @@ def pending(params: dict[str, Any] = ALICE, *, agent: str = "anna", subject: str
     request = ToolCallReq(agent=agent, req_id="1", computer="box", tool_name="transfer", params=params, timeout=30)
     calls, parked = cast("Any", SimpleNamespace(at_terminal=None)), cast("Any", SimpleNamespace(settled=True))
     caller = Caller("agent", "office", agent, subject=subject)
-    return ToolCall(calls, request, parked, CallRecord("transfer", agent), caller, {})
+    return ToolCall(calls, request, parked, CallRecord("transfer", agent), caller, {}, 1)
 
 
 def form(message: str = "Sure?") -> types.ElicitRequestFormParams:

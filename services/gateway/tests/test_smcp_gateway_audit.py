@@ -1,13 +1,16 @@
-"""What the gateway records of calls that are broken off or repeated."""
+"""What the gateway records of requests, and that their traces and metrics say the same."""
 
 import asyncio
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from smcp_bus.audit import NOT_WRITTEN, Batch, Trail
 from smcp_bus.dispatch import Answer, Call, Dispatcher, failed
@@ -19,8 +22,10 @@ from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NOT_A_MEMBER, REQUEST_TOO_LARGE, NotAuthenticated, NotInOffice, SmcpError, error_of
-from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world
-from smcp_testing.socketio_pair import OFFICE, couple, hang, serve
+from smcp_testing.exported_spans import exported_spans
+from smcp_testing.gateway_world import MIB, NAMESPACE, connected, gateway_world
+from smcp_testing.scraping import scraped
+from smcp_testing.socketio_pair import BOX, OFFICE, couple, hang, query, serve
 from smcp_testing.socketio_pair import call as call_of
 from smcp_testing.waiting import eventually
 
@@ -52,6 +57,20 @@ class Kept:
 
     def send(self, batch: Batch) -> int:
         self.records.append(json.loads(batch.body))
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+class Full:
+    """A sink that takes nothing."""
+
+    def __init__(self, trail: Trail) -> None:
+        self.trail = trail
+
+    def send(self, batch: Batch) -> int:
+        asyncio.get_running_loop().call_soon(self.trail.refused, batch.number, "full")
         return 0
 
     def close(self) -> None:
@@ -195,3 +214,147 @@ async def test_an_answer_goes_out_when_its_record_has_left(nats_url: str, monkey
         assert (await client.call("client:get_tools", {}))["code"] == 400
         monkeypatch.undo()
     assert sink.order[:4] == ["record", "answer"] * 2
+
+
+FAILED_ONLY = {
+    "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+    "OTEL_TRACES_SAMPLER_ARG": "0",
+    "SMCP_TRACE_SLOW_S": "120",
+}
+REQ_ID = "c0ffee" + "0" * 26
+
+
+@pytest.fixture
+def failed_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """A process of whose requests those that fail are traced."""
+    with exported_spans(monkeypatch, FAILED_ONLY) as exporter:
+        yield exporter
+
+
+def error_types(exporter: InMemorySpanExporter, event: str) -> list[Any]:
+    """Of a gateway's spans for an event of a client."""
+    return [dict(span.attributes or {}).get("error.type") for span in spans_of(exporter, event)]
+
+
+def spans_of(exporter: InMemorySpanExporter, event: str) -> list[ReadableSpan]:
+    return [span for span in exporter.get_finished_spans() if span.name == event]
+
+
+async def outcomes(health_url: str, event: str) -> dict[str, float]:
+    """Of `smcp_gateway_call_duration_seconds`."""
+    return {
+        dict(labels)["outcome"]: value
+        for (name, labels), value in (await scraped(health_url)).items()
+        if name == "smcp_gateway_call_duration_seconds_count" and dict(labels)["event"] == event
+    }
+
+
+@pytest.mark.parametrize("size", [100, 70_000, 1_500_000, 9_000_000])
+async def test_a_failed_tool_is_one_whatever_the_size_of_its_result(
+    nats_url: str, failed_only: InMemorySpanExporter, size: int
+) -> None:
+    async with couple(nats_url, auth={"max_message": 16 * MIB}, take=17 * MIB) as pair:
+        sink = recorded(pair.world.gateways[0])
+
+        async def answer(request: dict[str, Any]) -> Any:
+            failed = request["params"]["fails"]
+            inner = {"results": [{"isError": not failed}]}
+            return {"content": [{"type": "text", "text": "x" * size}], "isError": failed, "structuredContent": inner}
+
+        serve(pair.box, CALL, answer)
+        for number, fails in enumerate((True, False)):
+            assert (await pair.anna.call(CALL, call_of(number, fails=fails)))["isError"] is fails
+        assert [record["outcome"] for record in sink.records] == ["tool_error", "ok"]
+        assert error_types(failed_only, CALL) == ["tool_error"]
+        consumers = [span for span in failed_only.get_finished_spans() if span.name.startswith("process ")]
+        assert len(consumers) == (size < 8 * MIB)
+
+
+async def test_a_result_that_its_agent_does_not_take_is_413_in_its_record_its_trace_and_the_metrics(
+    nats_url: str, failed_only: InMemorySpanExporter
+) -> None:
+    async with couple(nats_url, 1) as pair:
+        sink = recorded(pair.owner)
+
+        async def large(_: dict[str, Any]) -> Any:
+            return {"content": [{"type": "text", "text": "x" * 5_000_000}], "isError": False, "tools": []}
+
+        for event, request, kind in (
+            (CALL, call_of(), "call"),
+            ("client:get_tools", query(BOX), "refusal"),
+        ):
+            serve(pair.box, event, large)
+            assert (await pair.anna.call(event, request))["code"] == 413
+            assert (sink.records[-1]["kind"], sink.records[-1]["outcome"]) == (kind, "413")
+            assert error_types(failed_only, event) == ["413"]
+            assert await outcomes(pair.world.health_url, event) == {"413": 1}
+
+
+async def test_a_result_for_an_agent_that_reads_none_is_503_in_its_record_and_its_trace(
+    nats_url: str, failed_only: InMemorySpanExporter
+) -> None:
+    async with couple(nats_url, 1) as pair:
+        sink = recorded(pair.owner)
+
+        async def large(_: dict[str, Any]) -> Any:
+            return {"content": [{"type": "text", "text": "x" * 100_000}], "isError": False}
+
+        serve(pair.box, CALL, large)
+        [agent] = [session for session in pair.owner.sessions if session.role == "agent"]
+        agent.max_reply_bytes = 50_000
+        assert (await pair.anna.call(CALL, call_of()))["code"] == 503
+        assert sink.records[-1]["outcome"] == "503"
+        assert error_types(failed_only, CALL) == ["503"]
+
+
+async def test_a_call_that_could_not_be_recorded_has_a_trace_that_says_so(
+    nats_url: str, failed_only: InMemorySpanExporter
+) -> None:
+    async with couple(nats_url, 1) as pair:
+
+        async def done(_: dict[str, Any]) -> Any:
+            return {"content": [], "isError": False}
+
+        pair.owner._audit.trail = Trail(logging.getLogger("test"), open_sink=Full, required=True)
+        serve(pair.box, CALL, done)
+        assert (await pair.anna.call(CALL, call_of()))["code"] == 503
+        assert error_types(failed_only, CALL) == ["503"]
+        assert await outcomes(pair.world.health_url, CALL) == {"503": 1}
+
+
+async def test_a_request_that_is_refused_unread_has_a_record_a_trace_and_a_place_in_the_metrics(
+    nats_url: str, failed_only: InMemorySpanExporter
+) -> None:
+    async with couple(
+        nats_url, 1, max_payload=4 * MIB, settings={"quota_calls_per_s": 0.01, "quota_burst_s": 400.0}
+    ) as pair:
+        sink = recorded(pair.owner)
+        large = {**call_of(), "req_id": REQ_ID, "params": {"text": "x" * 1_200_000}}
+        assert (await pair.anna.call(CALL, large))["code"] == 413
+        assert (await pair.anna.call("client:no such!", {"req_id": REQ_ID}))["code"] == 400
+
+        async def is_above_its_quota() -> bool:
+            answer: dict[str, Any] = await pair.anna.call("client:get_tools", {**query(BOX), "req_id": REQ_ID})
+            return bool(answer["code"] == 429)
+
+        await eventually(is_above_its_quota)
+        refused = {record["event"]: record for record in sink.records if record["outcome"] in ("400", "413", "429")}
+        spans = {CALL: CALL, "client:no such!": "other", "client:get_tools": "client:get_tools"}
+        for (event, name), code in zip(spans.items(), ("413", "400", "429"), strict=True):
+            assert refused[event]["outcome"] == code
+            assert (refused[event]["req_id"], refused[event]["trace_id"]) == (REQ_ID, REQ_ID)
+            assert code in error_types(failed_only, name)
+            assert (await outcomes(pair.world.health_url, name))[code] == 1
+        assert {f"{span.context.trace_id:032x}" for span in failed_only.get_finished_spans() if span.context} == {
+            REQ_ID
+        }
+        assert refused[CALL]["request_bytes"] > 1_200_000
+        assert (refused[CALL]["computer"], refused[CALL]["tool"]) == (BOX, "t")
+
+
+async def test_a_leave_is_recorded_with_the_trace_of_its_request(nats_url: str) -> None:
+    async with couple(nats_url, 1) as pair:
+        sink = recorded(pair.owner)
+        assert await pair.anna.call("server:leave_office", {"office_id": OFFICE, "req_id": REQ_ID}) == [True, None]
+        [left] = sink.records
+        assert (left["kind"], left["req_id"], left["trace_id"]) == ("leave", REQ_ID, REQ_ID)

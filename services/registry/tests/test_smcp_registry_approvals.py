@@ -43,7 +43,7 @@ async def test_an_approval_is_recorded_with_the_office_and_the_computer_of_its_s
         "writer": "gateway-1/x",
         "seq": 7,
         "role": "x",
-    } | {"by": "service"}
+    } | {"by": "service", "trace_id": "a" * 32}
     async with (
         open_bus(BusConfig(url=nats_url)) as bus,
         open_registry(RegistrySettings(nats_url=nats_url), bus, trail=trail(file)),
@@ -52,7 +52,8 @@ async def test_an_approval_is_recorded_with_the_office_and_the_computer_of_its_s
         assert await send(computer, "lab", "computer", "pc", "approval", {**SAID, **forged}) is None
         assert await send(computer, "lab", "computer", "pc", "approval", SAID) is None  # as an older Computer tells it
         assert await send(computer, "lab", "agent", "anna", "approval", SAID) == ErrorCode.NOT_ALLOWED
-        for wrong in ({"outcome": "yes\n"}, {"tool": "x" * 5000}, {"args_sha256": "z"}, {"req_id": 7}):
+        of_ids = {"args_sha256": "z"}, {"req_id": 7}, {"trace_id": "A" * 32}
+        for wrong in ({"outcome": "yes\n"}, {"tool": "x" * 5000}, *of_ids):
             said = {**SAID, **wrong}
             assert await send(computer, "lab", "computer", "pc", "approval", said) == ErrorCode.MALFORMED
     record, of_an_older_one = records(file)
@@ -60,6 +61,7 @@ async def test_an_approval_is_recorded_with_the_office_and_the_computer_of_its_s
     assert (record["kind"], record["office"], record["computer"]) == ("approval", "lab", "pc")
     assert (record["writer"], record["seq"], record["role"]) == ("registry-1/a", 1, "agent")
     assert (record["source"], record["by"]) == ("gateway-1/x 7", "service")
+    assert record["trace_id"] == "a" * 32
     assert "source" not in of_an_older_one
     # the Computer has a line of the other one, under `smcp up` in this very log
     assert len([line for line in caplog.records if line.name == LOG.name]) == 1

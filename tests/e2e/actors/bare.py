@@ -149,6 +149,7 @@ class BareMember:
         *,
         timeout: int = 30,
         req_id: str | None = None,
+        traceparent: str | None = None,
     ) -> dict[str, Any]:
         """The CallToolResult of a tool call. Raises FlatError."""
         request = {
@@ -159,6 +160,8 @@ class BareMember:
             "params": dict(params or {}),
             "timeout": timeout,
         }
+        if traceparent is not None:
+            request["traceparent"] = traceparent
         answer = await self.ask("client:tool_call", request, timeout=timeout + 5)
         assert isinstance(answer, dict), answer
         refused = (answer.get("meta") or {}).get("a2c_error")

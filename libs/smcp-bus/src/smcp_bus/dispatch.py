@@ -165,6 +165,8 @@ Ended = Callable[[Row, float, Answer | None, str], None]
 Conclude = Callable[[Call, Answer | None, float, int | None], Awaitable[Answer] | None]
 """Called before the answer (None: the request was broken off) goes out, with the seconds and the bytes of the request
 where they are known. What it returns gives the answer that goes out instead."""
+Fit = Callable[[Call, Answer], Answer]
+"""Called with each answer; gives the one that its caller takes."""
 
 
 _NO_FIELDS: Final = nullcontext()
@@ -180,6 +182,7 @@ class Dispatcher:
     observe: Observe | None = None
     ended: Ended | None = None
     conclude: Conclude | None = None
+    fit: Fit | None = None
     max_values: int = exact_json.MAX_VALUES
     """How many values a request may hold (`exact_json.check_cost`)."""
     running: set[Call] = field(default_factory=set, init=False)
@@ -195,22 +198,29 @@ class Dispatcher:
         headers: Headers = NO_HEADERS,
         subject: str = "",
         note: Note | None = None,
+        refusal: SmcpError | None = None,
+        size: int | None = None,
     ) -> Answer:
-        """Answer one request.
+        """Answer one request. What goes out is what its span, its metrics and its record say.
 
         Args:
             body: the event's JSON: bytes as they came, or the object that a transport has parsed already.
             deadline: when the caller stops waiting, in loop time (seconds); None: what the row says.
+            refusal: why a transport refuses it; its body, which may be cut off, is not checked.
+            size: bytes of the body, where it may be cut off.
 
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
         began, answer, trace_id = time.perf_counter(), None, ""
-        size = len(body) if isinstance(body, bytes) else None
+        size = len(body) if size is None and isinstance(body, bytes) else size
         call = Call(row, caller, "", 0.0, {}, headers, subject, note=note)
         request: BaseModel | SmcpError
         self.running.add(call)
         try:
             try:
+                if refusal is not None:
+                    call.payload = exact_json.beginning(body if isinstance(body, bytes) else None)
+                    raise refusal
                 if isinstance(body, bytes) and len(body) > exact_json.SMALL_BYTES:
                     payload = await self._read_large(row, caller, body)
                 else:
@@ -230,20 +240,16 @@ class Dispatcher:
             try:
                 with _NO_FIELDS if self.observe is None else self.observe(call):
                     if self.tracing is None:
-                        answer = await self._handle(call, request)
+                        answer = await self._conclude(call, request, began, size)
                     else:
                         with self.tracing(call) as record:
-                            answer = await self._handle(call, request)
+                            answer = await self._conclude(call, request, began, size)
                             trace_id = record(answer)
-            except Exception as error:  # noqa: BLE001 -- of the log fields or the span: `_handle` raises none
+            except Exception as error:  # noqa: BLE001 -- of the log fields or the span: `_conclude` raises none
                 _failed("the log fields or span of a request could not be written", error)
-                answer = answer or await self._handle(call, request)
+                answer = answer or await self._conclude(call, request, began, size)
             finally:
                 call.span = INVALID_SPAN  # its own refers to the call: no circle is left for the collector of garbage
-                seconds = time.perf_counter() - began
-                concluding = _safely("a request could not be recorded", self.conclude, call, answer, seconds, size)
-            if concluding is not None:
-                answer = await concluding
         finally:
             self.running.discard(call)
             seconds = time.perf_counter() - began
@@ -261,6 +267,16 @@ class Dispatcher:
         exact_json.check_depth(payload)
         await asyncio.sleep(0)
         return payload
+
+    async def _conclude(self, call: Call, request: Any, began: float, size: int | None) -> Answer:
+        answer = None
+        try:
+            answer = await self._handle(call, request)
+            answer = _safely("an answer could not be fitted", self.fit, call, answer) or answer
+        finally:
+            seconds = time.perf_counter() - began
+            concluding = _safely("a request could not be recorded", self.conclude, call, answer, seconds, size)
+        return answer if concluding is None else await concluding
 
     async def _handle(self, call: Call, request: Any) -> Answer:
         if isinstance(request, SmcpError):

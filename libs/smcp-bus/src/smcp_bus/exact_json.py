@@ -5,7 +5,7 @@ how much of it a process reads: `check_cost` counts the values in its bytes (ADR
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
 from itertools import accumulate
 from math import inf
@@ -44,6 +44,14 @@ def read_object(body: object) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Malformed("the request is not a JSON object", details={"field": ""})
     return body
+
+
+def beginning(body: bytes | None) -> Mapping[str, Any]:
+    """The fields of a request that is refused unread, as far as its first 64 KiB hold them; for its records."""
+    with suppress(ValueError):
+        fields = from_json((body or b"")[:SMALL_BYTES], allow_inf_nan=False, cache_strings="keys", allow_partial=True)
+        return fields if isinstance(fields, dict) else {}
+    return {}
 
 
 def _not_read(body: bytes, error: ValueError) -> Malformed:
@@ -89,27 +97,34 @@ async def check_cost(text: bytes, most: int, what: str) -> None:
             pass
 
 
-async def validated(text: bytes, most: int, what: str, name: str) -> tuple[int, bool]:
-    """How deep a JSON text that goes on as it came is nested, and whether one of its strings is `name` (not empty).
+async def outline(text: bytes, most: int, what: str, names: Collection[str]) -> tuple[int, Any]:
+    """How deep a JSON text that goes on as it came is nested, and its value with all strings but `names` emptied.
 
     Raises:
         ValueError: it is no JSON.
         TooLarge: as `check_cost`.
     """
     structure, levels, deepest = bytearray(), [0], 0
-    begun, named = "", False
+    kept, longest, begun = {name: orjson.dumps(name) for name in names}, max(map(len, names)), ""
     async for pieces, in_string, rest in _slices(text, most, what):
         strings = from_json(b'["%b"]' % b'","'.join(pieces[not in_string :: 2]))
         if in_string:
             strings[0] = begun + strings[0]
-        begun, named = strings[-1][: len(name) + 1], named or name in strings
-        structure += rest
+        begun = strings[-1][: longest + 1]
+        if kept.keys().isdisjoint(strings):
+            structure += rest
+        else:
+            between = rest.split(b'""')
+            parts = [b""] * (2 * len(between) - 1)
+            parts[::2] = between
+            parts[1::2] = [kept.get(each, b'""') for each in strings[: len(between) - 1]]  # the last one may go on
+            structure += b"".join(parts)
         brackets = rest.translate(_STEPS, _NO_BRACKETS)
         levels = list(accumulate(brackets, lambda level, step: level + step - 1, initial=levels[-1]))
         deepest = max(deepest, *levels)
-    orjson.loads(structure)
+    value = orjson.loads(structure)
     await _turn()
-    return deepest, named
+    return deepest, value
 
 
 async def read_answer(text: bytes, what: str) -> dict[str, Any]:

@@ -119,6 +119,7 @@ class Approval(_Contract):
     """The Agent."""
     tool: str = Field(max_length=LONGEST_TEXT)
     req_id: str = Field(max_length=LONGEST_TEXT)
+    trace_id: str | None = Field(default=None, pattern=r"^[0-9a-f]{32}$")
     args_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     writer: str = Field(default="", max_length=LONGEST_TEXT)
     seq: int = 0

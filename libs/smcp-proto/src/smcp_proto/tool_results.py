@@ -9,6 +9,8 @@ CANCELLED: Final = "a2c_cancelled"
 EXPIRED: Final = "a2c_result_expired"
 INPUT_REQUIRED: Final = "a2c_input_required"
 """The call elicits input of its Agent: `{"requests": MCP's elicitation/create by key, "state": …}`."""
+FAILURE_FIELDS: Final = frozenset({"isError", "meta", TIMED_OUT, CANCELLED, INPUT_REQUIRED})
+"""The names that `failure` looks for."""
 OUR_PREFIX: Final = "a2c_"
 """The prefix of metadata keys that only the Computer sets in a result."""
 

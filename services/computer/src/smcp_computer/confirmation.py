@@ -25,7 +25,6 @@ from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tool_names import ToolRef
 from smcp_computer.tools import Target
 from smcp_proto import tool_results
-from smcp_proto.catalog import trace_id
 from smcp_proto.printable import printable, printable_json
 from smcp_proto.schemas.tools import ToolCallReq
 
@@ -126,7 +125,7 @@ class Confirmation:
         return f"are confirmed {self._where} ({f'{SETTING}=allow asks nobody' if self._is_default else given})"
 
     async def refusal(
-        self, target: Target, request: ToolCallReq, caller: Caller, *, approved: bool | None = None
+        self, target: Target, request: ToolCallReq, caller: Caller, trace_id: int, *, approved: bool | None = None
     ) -> str | None:
         """None where the tool may run, else why it may not. Asks for approval, one request at a time, if it has to.
         `approved`: the answer of the Agent, where it was asked. Raises ApprovalNeeded: the Agent has to approve it."""
@@ -143,47 +142,48 @@ class Confirmation:
         if refusal is not None or confirm is Confirm.ALLOW or self._is_remembered(target):
             return refusal  # no approval: an Agent can provoke any number, and real ones would be lost
         user = caller.rights.holder if caller.rights is not None and caller.rights.delegate else None
-        if not by_agent:
+        if by_agent:
+            if approved is not None:
+                answer = Answer.YES if approved else Answer.NO
+            elif len(text := approval_text(target.ref, request.agent, request.params, user)) <= LONGEST:
+                raise ApprovalNeeded(f"{text}. Run it?")
+            else:
+                answer = Answer.UNREADABLE
+            return await self._recorded(answer, request, caller, trace_id, "the Agent's user")
+        assert self._asker is not None  # else `refused_by` says so
+        async with self._turn:
+            if self._is_remembered(target):  # since the call before this one
+                return None
             try:
-                answer = await self._asked(target, request, user)
+                answer = await self._asker(target, request, user)
             except TerminalGone:
                 return "was not run: this Computer is stopping, or its terminal was closed, before anybody confirmed it"
-        elif approved is not None:
-            answer = Answer.YES if approved else Answer.NO
-        elif len(text := approval_text(target.ref, request.agent, request.params, user)) <= LONGEST:
-            raise ApprovalNeeded(f"{text}. Run it?")
-        else:
-            answer = Answer.UNREADABLE
-        if answer is None:
-            return None
+            refusal = await self._recorded(answer, request, caller, trace_id, "the user of this Computer")
+            if refusal is None and answer in (Answer.ALWAYS, Answer.HOUR):
+                until = time.monotonic() + 3600 if answer is Answer.HOUR else float("inf")
+                self._remembered[target.ref] = (_allowed(target), until)
+            return refusal
+
+    async def _recorded(
+        self, answer: Answer, request: ToolCallReq, caller: Caller, trace_id: int, who: str
+    ) -> str | None:
+        """None where the tool may run after this answer, else why it may not."""
         self.answers[answer] += 1
-        written = self._trail.write(approval_event(answer, request, caller, self._seat))
+        written = self._trail.write(approval_event(answer, request, caller, self._seat, trace_id))
         if answer is Answer.UNREADABLE:
             return f"needs confirmation, and its parameters are too many to be read: above {LONGEST} characters"
         if answer is Answer.NO:
-            return "was declined by the Agent's user" if by_agent else "was declined by the user of this Computer"
+            return f"was declined by {who}"
         if written is not None and not await written:
             return "was not run: its approval cannot be recorded (SMCP_AUDIT=required)"
         return None
-
-    async def _asked(self, target: Target, request: ToolCallReq, user: str | None) -> Answer | None:
-        """None: the answer to the call before this one is remembered."""
-        assert self._asker is not None  # else `refused_by` says so
-        async with self._turn:
-            if self._is_remembered(target):
-                return None
-            answer = await self._asker(target, request, user)
-            if answer in (Answer.ALWAYS, Answer.HOUR):
-                until = time.monotonic() + 3600 if answer is Answer.HOUR else float("inf")
-                self._remembered[target.ref] = (_allowed(target), until)
-            return answer
 
     def _is_remembered(self, target: Target) -> bool:
         allowed, until = self._remembered.get(target.ref, (None, 0.0))
         return time.monotonic() < until and allowed == _allowed(target)
 
 
-def approval_event(answer: str, request: ToolCallReq, caller: Caller, seat: Seat) -> Event:
+def approval_event(answer: str, request: ToolCallReq, caller: Caller, seat: Seat, trace_id: int) -> Event:
     """The record of an answer."""
     rights = caller.rights
     return Event(
@@ -197,7 +197,7 @@ def approval_event(answer: str, request: ToolCallReq, caller: Caller, seat: Seat
         computer=seat.computer,
         tool=request.tool_name,
         req_id=request.req_id,
-        trace_id=trace_id(seat.office, request.agent, request.req_id),
+        trace_id=trace_id,
         arguments=request.params,
     )
 

@@ -212,6 +212,7 @@ class ToolCall:
     caller: Caller
     labels: Mapping[str, str]
     """Attributes of its span."""
+    trace_id: int
     answered: OpenElicitation | None = None
     """What its request answers."""
     target: Target | None = None

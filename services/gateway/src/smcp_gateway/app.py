@@ -164,6 +164,7 @@ class Gateway:
             observe=log_fields,
             ended=counted(durations.add),
             conclude=self._audit.concluded,
+            fit=self.transport.fit,
             max_values=max_values,
         )
 

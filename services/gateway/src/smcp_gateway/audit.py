@@ -6,17 +6,14 @@ Each attempt of a call has a record, also one whose answer never reached its Age
 
 import logging
 from collections.abc import Awaitable
-from contextlib import suppress
 from typing import Any, Final
 
 import orjson
 
-from smcp_bus import exact_json
 from smcp_bus.audit import REPEATED, Event, Trail, when_written
 from smcp_bus.callers import Caller, SeatKey
 from smcp_bus.dispatch import JOIN, Answer, Call, Handler
 from smcp_bus.tracing import office_of, tool_failure, trace_id_of
-from smcp_gateway.sockets.packet import ClientEvent
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.errors import NotInOffice, SmcpError
 from smcp_proto.schemas.tools import REPEAT
@@ -73,16 +70,6 @@ class Audit:
     def _takes_calls(self) -> bool:
         return self.trail.sink is not None or self.trail.log.isEnabledFor(logging.DEBUG)
 
-    def refused(self, session: Session, event: ClientEvent, answer: Answer) -> None:
-        """Record an event that was refused before it reached the dispatcher."""
-        caller, fields = session.caller(), _request_fields(event.body)
-        refusal = Event("refusal", str(answer.error), event=event.name, why=_message(answer))
-        refusal.office, refusal.role, refusal.name = caller.office, caller.role, caller.name
-        refusal.subject, refusal.address = _subject(caller), caller.address
-        refusal.computer, refusal.tool = fields.get("computer"), fields.get("tool_name")
-        refusal.req_id, refusal.request_bytes = fields.get("req_id"), event.size or None
-        self.trail.write_refusal(refusal, caller.office)
-
     def not_connected(self, address: str, error: SmcpError) -> None:
         why = getattr(error, "why", None)  # why its token was refused: the client does not learn it
         reason = f"{error.message}: {why}" if why else error.message
@@ -90,11 +77,14 @@ class Audit:
             Event("refusal", str(int(error.code)), address=address, event="connect", why=reason), None
         )
 
-    def left(self, session: Session, seat: SeatKey, outcome: str, req_id: str = "") -> None:
-        """Record that a member gave up its seat. Registries record the seats that they take away."""
+    def left(self, session: Session, seat: SeatKey, outcome: str, call: Call | None = None) -> None:
+        """Record that a member gave up its seat, by the request `call` if there was one. Registries record the seats
+        that they take away."""
         office, role, name = seat
         event = Event("leave", outcome, office=office, role=role, name=name, address=session.address)
-        event.subject, event.req_id = _subject(session.caller()), req_id or None
+        event.subject = _subject(session.caller())
+        if call is not None:
+            event.req_id, event.trace_id = call.req_id, trace_id_of(call)
         self.trail.write(event)
 
 
@@ -143,11 +133,3 @@ def _subject(caller: Caller) -> str | None:
 
 def _message(answer: Answer) -> str | None:
     return None if answer.error is None else orjson.loads(answer.body).get("message")
-
-
-def _request_fields(body: bytes | None) -> dict[str, Any]:
-    fields: Any = None
-    if body is not None and len(body) <= exact_json.SMALL_BYTES:
-        with suppress(orjson.JSONDecodeError):
-            fields = orjson.loads(body)
-    return fields if isinstance(fields, dict) else {}

@@ -26,7 +26,6 @@ from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing, Records, RecordsQuestion, StoredRecord
 from smcp_bus.subjects import AUDIT_ALL, AUDIT_OF_SEVERAL
 from smcp_bus.tracing import trace_id_of
-from smcp_proto.catalog import trace_id
 from smcp_proto.errors import NotFound, Unavailable
 from smcp_proto.schemas.rooms import RESTARTS
 from smcp_registry.leases import Leases
@@ -92,10 +91,10 @@ class Audit:
         if self.trail.sink is None:
             raise Unavailable("the registries record nothing (SMCP_AUDIT)")
         self.trail.check()
-        fields = request.model_dump(exclude={"writer", "seq"})
+        fields = request.model_dump(exclude={"writer", "seq", "trace_id"})
         event = Event("approval", role="agent", office=office, computer=computer, **fields)
         event.source = f"{request.writer} {request.seq}" if request.writer else None  # an older Computer says none
-        event.trace_id = trace_id(office, request.name, request.req_id)
+        event.trace_id = None if request.trace_id is None else int(request.trace_id, 16)
         if (written := self.trail.write(event)) is not None and not await written:
             raise not_written()
         return Nothing()

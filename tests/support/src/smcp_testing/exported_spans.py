@@ -1,7 +1,8 @@
 """A process that is traced, and what it exports."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import pytest
 from opentelemetry import trace
@@ -46,10 +47,12 @@ class ReadableSpanExporter(SpanExporter):
 
 
 @contextmanager
-def exported_spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """In place of the one tracer provider that a process has for good."""
+def exported_spans(
+    monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[InMemorySpanExporter]:
+    """In place of the one tracer provider that a process has for good. `environ`: how it samples."""
     exporter = InMemorySpanExporter()
-    provider = RequestTracerProvider(sampler_from({}))
+    provider = RequestTracerProvider(sampler_from(environ))
     provider.add_span_processor(SimpleSpanProcessor(ReadableSpanExporter(exporter, provider.resource)))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter

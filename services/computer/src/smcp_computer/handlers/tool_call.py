@@ -13,7 +13,7 @@ from smcp_bus import exact_json
 from smcp_bus.dispatch import Answer, Call
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
-from smcp_bus.tracing import recorded_trace_id
+from smcp_bus.tracing import recorded_trace_id, trace_id_of
 from smcp_computer import elicitation
 from smcp_computer.access import Access
 from smcp_computer.confirmation import ApprovalNeeded, Confirmation, not_confirmed
@@ -127,7 +127,9 @@ class ToolCalls:
             if answered is not None and answered.keeps_call_open:
                 answered.call.resume(request, running, record)
                 return answered.call.stop
-            pending = elicitation.ToolCall(self, request, running, record, call.caller, labels, answered)
+            pending = elicitation.ToolCall(
+                self, request, running, record, call.caller, labels, trace_id_of(call), answered
+            )
             # created here, so that the task has the request's context: its span is the parent of the tool's
             task = asyncio.create_task(self._settle(pending), name="tool_call")
             self._tasks.add(task)
@@ -329,4 +331,4 @@ class ToolCalls:
             if not call.answered.is_approval:
                 return None  # the call that elicited was confirmed
             approved = (call.request.input_responses or {})[elicitation.APPROVAL]["action"] == "accept"
-        return await self.confirmation.refusal(target, call.request, call.caller, approved=approved)
+        return await self.confirmation.refusal(target, call.request, call.caller, call.trace_id, approved=approved)

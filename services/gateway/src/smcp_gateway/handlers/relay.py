@@ -6,7 +6,6 @@ is not retried: it may have run, and the Agent's SDK repeats it by `req_id`.
 """
 
 import asyncio
-import re
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from smcp_gateway.calls import CallTable, PendingCall
 from smcp_gateway.computers.answers import error_in, expected_fields
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.sockets.packet import event_frame, largest_reply, too_large
-from smcp_gateway.sockets.session import Sessions
+from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto import errors, tool_results
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import Internal, NotAllowed, SmcpError, Unavailable
@@ -48,8 +47,7 @@ RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
 DEEPEST: Final = 200
 """Levels of an answer, as many as `exact_json.read` takes: clients' readers of JSON have bounds, too."""
-_FIRST_FIELD: Final = re.compile(rb'\s*\{\s*(?:"_?meta"\s*:\s*null\s*,\s*)?"([A-Za-z_]{1,64})"')
-"""Published Computers begin a result with `"meta": null`."""
+_LOOKED_FOR: Final = tool_results.FAILURE_FIELDS | {"code", "message"}
 NO_JSON: Final = "the Computer's answer is not JSON"
 TOO_DEEP: Final = f"the Computer's answer is nested more than {DEEPEST} levels deep"
 
@@ -96,7 +94,7 @@ class Relay:
             session = self.sessions.get(caller.session)
             if session is not None and len(answer.body) > largest_reply(session.max_message):
                 raise too_large(len(answer.body), session.max_message)
-            return Answer(await without_tools(rights, call.row.event, answer.body))
+            answer.body = await without_tools(rights, call.row.event, answer.body)
         return answer
 
     async def cancel(self, request: AgentCallData, call: Call) -> None:
@@ -159,8 +157,7 @@ class Relay:
                 session = self.sessions.get(pending.session)
                 most = exact_json.MAX_VALUES if session is None else session.max_values
                 if len(reply.body) > exact_json.ONE_STEP:
-                    with nullcontext() if session is None else session.holding(len(reply.body)):
-                        return await _checked_in_slices(reply.body, most, expected)
+                    return await _checked_in_slices(reply.body, most, expected, session)
                 await exact_json.check_cost(reply.body, most, "the answer")
                 return checked(reply.body, expected)
             except BodyTooLarge:  # nothing was sent
@@ -274,21 +271,19 @@ def _target(request: BaseModel) -> tuple[str, str]:
     return field, name
 
 
-async def _checked_in_slices(body: bytes, most: int, expected: Collection[str]) -> Answer:
+async def _checked_in_slices(body: bytes, most: int, expected: Collection[str], session: Session | None) -> Answer:
+    if session is not None:
+        session.check_room(len(body))
     try:
-        levels, may_be_error = await exact_json.validated(body, most, "the answer", "message")
+        with nullcontext() if session is None else session.holding(len(body)):
+            levels, value = await exact_json.outline(body, most, "the answer", {*_LOOKED_FOR, *expected})
     except ValueError:
         raise Internal(NO_JSON) from None
     if levels > DEEPEST:
         raise Internal(TOO_DEEP)
-    first = _FIRST_FIELD.match(body)
-    if not may_be_error or not expected or (first is not None and first[1].decode() in expected):
-        return Answer(body)
-    if len(body) > exact_json.LARGEST_READ:
-        raise Internal("the Computer's answer may be an error, and is too large to be read")
-    if (error := error_in(orjson.loads(body), expected, len(body))) is not None:
+    if (error := error_in(value, expected, len(body))) is not None:
         raise error
-    return Answer(body)
+    return Answer(body, failure=tool_results.failure(value))
 
 
 def checked(body: bytes, expected: Collection[str]) -> Answer:
@@ -302,4 +297,4 @@ def checked(body: bytes, expected: Collection[str]) -> Answer:
         raise Internal(TOO_DEEP if "recursion limit" in str(unread) else NO_JSON) from None
     if isinstance(value, dict) and "code" in value and (error := error_in(value, expected, len(body))) is not None:
         raise error
-    return Answer(body, failure=tool_results.failure(value) if len(body) <= exact_json.SMALL_BYTES else "")
+    return Answer(body, failure=tool_results.failure(value))

@@ -225,7 +225,7 @@ class Rooms:
             if session.membership is None or session.membership.office != request.office_id:
                 office = self.memberships.offices.get(request.office_id)
                 self.quotas.join(session, request.office_id, 0 if office is None else office.holders)
-            await self.memberships.join(session, request, exact_json.written(call.payload), call.req_id)
+            await self.memberships.join(session, request, exact_json.written(call.payload), call)
 
     async def leave_office(self, request: schemas.LeaveOfficeReq, call: Call) -> None:
         session = self.sessions.get(call.caller.session)
@@ -236,7 +236,7 @@ class Rooms:
             if not await self.repair.keep_seat(session):
                 raise Unavailable("no registry can keep the seat now; ask again")
         else:
-            await self.memberships.leave(session, request.office_id, call.req_id)
+            await self.memberships.leave(session, request.office_id, call)
 
     async def list_room(self, request: schemas.ListRoomReq, call: Call) -> Answer:
         membership = self._membership(call)

@@ -16,6 +16,7 @@ import orjson
 from smcp_bus import registry_contract as contract
 from smcp_bus.bus import BusError, ConnectionLost, TransferFailed
 from smcp_bus.callers import SeatKey
+from smcp_bus.dispatch import Call
 from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import AT_ONCE, RegistryClient
 from smcp_bus.registry_contract import Claim, Joined, capabilities_text
@@ -57,7 +58,7 @@ class Memberships:
     """Members that came here from another gateway, or came back, and kept their seats."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
+    async def join(self, session: Session, request: EnterOfficeReq, body: bytes, call: Call) -> None:
         """Make `session` a member, or change nothing. A switch claims the new seat without an announcement, leaves the
         old one, and has the new one announced. A client that loses its new seat in between is disconnected (ADR 0012).
 
@@ -80,13 +81,13 @@ class Memberships:
         try:
             if request.role == "computer":  # its subject is served before others learn of it
                 await self.computers.serve(session, office.name, request.name)
-            joined = await self._claim(office, seat, claim, body, req_id)
+            joined = await self._claim(office, seat, claim, body, call.req_id)
             claimed = True
             if present is not None:
-                await self.leave(session, present.office, req_id)
+                await self.leave(session, present.office, call)
                 claim = claim.model_copy(update={"announce": True})
                 try:
-                    await self.registry.join(*seat, claim, body, req_id=req_id)
+                    await self.registry.join(*seat, claim, body, req_id=call.req_id)
                 except (BusError, Unavailable):  # it has left the old office already
                     self.generations.want()  # the repair asserts it, which announces it
         except BaseException as error:
@@ -105,7 +106,7 @@ class Memberships:
         if session.closed:
             self.gone(session, goodbye=True)
 
-    async def leave(self, session: Session, office_id: str, req_id: str) -> None:
+    async def leave(self, session: Session, office_id: str, asked: Call) -> None:
         """End the membership of `session`; its calls that still run are cancelled, its other requests get 4103.
 
         Raises NotInOffice, or Unavailable and BusError: it cannot be done now, and it stays a member.
@@ -120,13 +121,13 @@ class Memberships:
                 if not call.tracked:  # one that is tried again must not run for the next member of this name
                     self.calls.settle(call, LeftMeanwhile())
             await self._cancel(session, membership, calls)
-            await self._release(membership.seat, membership.claim, req_id)
+            await self._release(membership.seat, membership.claim, asked.req_id)
         except BaseException as error:
             membership.ending = False
             if may_have_run(error):
                 self.generations.want()  # the repair asserts it, if it was carried out after all
             raise
-        self.audit.left(session, membership.seat, "ok", req_id)
+        self.audit.left(session, membership.seat, "ok", asked)
         if session.membership is membership:
             await self.lost(session)
 

@@ -12,7 +12,7 @@ import orjson
 from socketio import packet as sio
 
 from smcp_bus import exact_json
-from smcp_bus.dispatch import Answer, failed
+from smcp_bus.dispatch import Answer
 from smcp_proto import tool_results
 from smcp_proto.catalog import ENVELOPE_BYTES, SAID_AS, Ack, Row
 from smcp_proto.errors import REQUEST_TOO_LARGE, ErrorBody, Malformed, SmcpError, TooLarge, refusal
@@ -39,7 +39,8 @@ class ClientEvent:
     id: int | None
     name: str
     body: bytes | None
-    """The JSON of what follows the name, several arguments included; None: without an argument, or cut off."""
+    """The JSON of what follows the name, several arguments included; None: without an argument. Above the limit of an
+    event only the beginning is there."""
     fault: str | None = None
     size: int = 0
 
@@ -166,7 +167,7 @@ def _event(text: bytes | bytearray, start: int, number: int | None, size: int, *
     if binary:
         return ClientEvent(number, name or "", None, "binary data is not part of the protocol")
     if size > len(text) and head is not None:
-        return ClientEvent(number, name or "", None, size=size - head.end() - 1)
+        return ClientEvent(number, name or "", bytes(text[head.end() : head.end() + LARGE]), size=size - head.end() - 1)
     end = len(text) - 1 if text.endswith(b"]") else _closing_bracket(text)
     if head is None or end is None:
         return ClientEvent(number, "", None, "the event is not a JSON array that begins with its name")
@@ -234,12 +235,10 @@ READ_BY_PUBLISHED: Final = frozenset({404, 4006, 4007, 4008, *range(4014, 4020)}
 """Codes of the flat errors that the published Agent (0.4) shows; for others it shows a message of pydantic's."""
 
 
-def ack_argument(row: Row | None, answer: Answer, max_message: int, *, flat_errors: bool) -> bytes:
-    """The argument for `answer`, in the shape of the row's events; 413 above `max_message` bytes. A client with
-    `flat_errors` reads those of tool calls (else it gets a failed `CallToolResult`), and the details of a refused join
-    or leave as a third element. `row` None: there is no such event."""
-    if len(answer.body) > largest_reply(max_message):
-        answer = failed(too_large(len(answer.body), max_message).body())
+def ack_argument(row: Row | None, answer: Answer, *, flat_errors: bool) -> bytes:
+    """The argument for `answer`, in the shape of the row's events. A client with `flat_errors` reads those of tool
+    calls (else it gets a failed `CallToolResult`), and the details of a refused join or leave as a third element. `row`
+    None: there is no such event."""
     shape = Ack.REPLY if row is None else row.ack
     if answer.error is None:
         if shape is Ack.REPLY:

@@ -171,11 +171,14 @@ class Session:
         finally:
             self.in_flight -= 1
 
-    @contextmanager
-    def holding(self, size: int) -> Iterator[None]:
-        """Count a large reply that waits for it. Raises Unavailable: too many do, since it does not read them."""
+    def check_room(self, size: int) -> None:
+        """Before `holding`. Raises Unavailable: too many large replies wait, since it does not read them."""
         if self.reply_bytes + size > self.max_reply_bytes:
             raise Unavailable("too many large replies were not read", details={"may_have_run": True})
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Count a large reply that waits for it."""
         self.reply_bytes += size
         try:
             yield

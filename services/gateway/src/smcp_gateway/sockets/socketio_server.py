@@ -13,11 +13,12 @@ from typing import Any, Final, cast
 import orjson
 import socketio
 from aiohttp import WSCloseCode, web
+from pydantic import BaseModel
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
 from smcp_auth.authenticator import Authenticator
 from smcp_auth.quotas import Quotas, Ticket, Turns
-from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
+from smcp_bus.dispatch import JOIN, Answer, Call, Dispatcher, failed
 from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
 from smcp_gateway.auth import CONNECT_S, UnauthenticatedClients, admit, refusal_response, source_of
@@ -269,17 +270,16 @@ class SocketIoServer:
     async def _on_event(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> None:
         try:
             answer = await self._answer(session, row, event, refusal)
-            argument = _ack(session, row, answer)
+            argument = packet.ack_argument(row, answer, flat_errors=session.flat_errors)
             if len(argument) >= LARGE and not session.closed:
                 with session.holding(len(argument)):
                     await session.send_queue.room()
-        except Unavailable as unread:
-            argument = _ack(session, row, failed(unread.body()))
         except asyncio.CancelledError:
             return  # its client is gone
         except Exception:  # noqa: BLE001 -- the outermost edge: it is logged, and the client gets its answer
             _log.exception("an event could not be answered")
-            argument = _ack(session, row, failed(errors.Internal("internal error").body()))
+            internal = failed(errors.Internal("internal error").body())
+            argument = packet.ack_argument(row, internal, flat_errors=session.flat_errors)
         if event.id is not None:
             frame = ack_frame(event.id, argument)
             if self._audit.trail.sink is None:
@@ -288,48 +288,50 @@ class SocketIoServer:
                 self._loop.call_soon(self.send, session, frame)
 
     async def _answer(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> Answer:
-        if refusal is not None:
-            session.was_refused = isinstance(refusal, errors.RateLimited)
-            return self._refused(session, event, refusal)
-        assert row is not None
-        assert event.body is not None
-        is_call, is_progress = row.event.startswith(CALLED), _is_progress(session, event)
-        small = event.size if event.size < LARGE else 0
         answer, ticket = None, cast("Ticket", ())
+        if refusal is None and not _is_progress(session, event):
+            try:
+                ticket = self._quotas.begin(session, event.size if event.size < LARGE else 0)
+            except errors.RateLimited as error:
+                refusal = error
+        dispatch = self.dispatcher.dispatch
         try:
-            if not is_progress:
-                ticket = self._quotas.begin(session, small)
-            if is_call:
+            if row is None or refusal is not None:
+                row, size = row or Row(event.name, BaseModel), event.size
+                answer = await dispatch(row, session.caller(), event.body, refusal=refusal, size=size)
+            elif row.event.startswith(CALLED):
                 membership = session.membership
                 if (membership is None or membership.ending) and session.order.locked():
                     async with session.order:  # published Agents do not wait for the answer to their join or leave
                         pass
-                answer = await self.dispatcher.dispatch(row, session.caller(), event.body)
+                answer = await dispatch(row, session.caller(), event.body)
             else:
                 async with session.order:
-                    answer = await self.dispatcher.dispatch(row, session.caller(), event.body)
-            if is_progress and answer.error is not None:
-                ticket = self._quotas.begin(session, small)
-            if answer.error == errors.ErrorCode.RATE_LIMITED:  # of a registry, or for reads
-                session.was_refused = True
-        except errors.RateLimited as error:
-            session.was_refused = True
-            return self._refused(session, event, error)
-        else:
-            return answer
+                    answer = await dispatch(row, session.caller(), event.body)
         finally:
             self._quotas.end(ticket, 0 if answer is None else len(answer.body))
+        if answer.error == errors.ErrorCode.RATE_LIMITED:  # for a quota, of a registry, or for reads
+            session.was_refused = True
+        return answer
 
-    def _refused(self, session: Session, event: ClientEvent, error: SmcpError) -> Answer:
-        answer = failed(error.body())
-        self._audit.refused(session, event, answer)
+    def fit(self, call: Call, answer: Answer) -> Answer:
+        """An answer as its client takes it (`smcp_bus.dispatch.Fit`)."""
+        session, size = self._sessions.get(call.caller.session), len(answer.body)
+        if session is None:
+            return answer
+        try:
+            if size > packet.largest_reply(session.max_message):
+                self._quotas.arrived(session, size)
+                raise packet.too_large(size, session.max_message)
+            if size >= LARGE:
+                session.check_room(size)
+            if answer.error is not None and call.row.event == TOOL_PROGRESS and call.caller.role == "computer":
+                self._quotas.end(self._quotas.begin(session, 0), 0)  # malformed, it counts as other events do
+        except SmcpError as error:
+            return failed(error.body())
         return answer
 
 
 def _is_progress(session: Session, event: ClientEvent) -> bool:
     """Whether it is progress of a call: no event for the quotas, since each call has up to ten a second."""
     return event.name == TOOL_PROGRESS and session.role == "computer" and event.size <= MAX_NOTE_BYTES
-
-
-def _ack(session: Session, row: Row | None, answer: Answer) -> bytes:
-    return packet.ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
