@@ -18,7 +18,7 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.mcp.transports import Limits
-from smcp_computer.tool_names import NO_NAMES, Names, Offer, ToolRef, legal, name_tools, read_names, write_names
+from smcp_computer.tool_names import NO_NAMES, Names, Offer, ToolRef, legal, name_tools, take_names, write_names
 from smcp_computer.tools import Catalogue
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -143,7 +143,7 @@ def written_and_read(names: Names) -> Names:
     with TemporaryDirectory() as directory:
         file = Path(directory, "state", "names.json")
         write_names(file, names)
-        return read_names(file)
+        return take_names(file)
 
 
 def test_a_name_with_half_a_surrogate_pair_is_written_and_read() -> None:
@@ -167,7 +167,7 @@ def test_a_name_with_half_a_surrogate_pair_is_written_and_read() -> None:
 def test_a_broken_file_of_names_is_a_warning(content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "names.json"
     file.write_text(content)
-    assert read_names(file) == NO_NAMES
+    assert take_names(file) == NO_NAMES
     [said] = caplog.messages
     assert said.startswith(f"tools may get other names than before: {file} cannot be read: ")
 
@@ -177,14 +177,21 @@ def test_a_file_of_names_that_cannot_be_read_or_written_is_a_warning(
 ) -> None:
     file = tmp_path / "names.json"
     file.mkdir()
-    assert read_names(file) == NO_NAMES
+    assert take_names(file) == NO_NAMES
     write_names(file, name_tools([Offer("git", ["log"])]))
     write_names(Path("/dev/null/names.json"), NO_NAMES)
     assert [(level, "cannot be" in said) for _, level, said in caplog.record_tuples] == [(logging.WARNING, True)] * 3
 
 
+def test_names_are_kept_for_one_process_so_that_a_crash_brings_back_no_old_ones(tmp_path: Path) -> None:
+    file = tmp_path / "names.json"
+    write_names(file, name_tools([Offer("git", ["log"])]))
+    assert take_names(file).listed == {"log": ToolRef("git", "log")}
+    assert take_names(file) == NO_NAMES
+
+
 def test_without_a_file_no_names_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert read_names(tmp_path / "names.json") == NO_NAMES
+    assert take_names(tmp_path / "names.json") == NO_NAMES
     assert caplog.messages == []
 
 

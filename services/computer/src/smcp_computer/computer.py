@@ -37,7 +37,7 @@ from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
 from smcp_computer.settings import LOGS, NAMES, ComputerSettings, state_path
 from smcp_computer.terminal import Terminal, hangups
-from smcp_computer.tool_names import read_names, write_names
+from smcp_computer.tool_names import take_names, write_names
 from smcp_computer.tools import Catalogue
 from smcp_proto.schemas import config as schemas
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
@@ -141,7 +141,7 @@ class Computer:
         self.pins = Pins(pins, enforces=settings.pins == "enforce", warn=self.fleet.events.warn)
         self.readiness.note("pins", lambda: self.pins.problem)
         self._names_file = state_path(settings) / NAMES
-        self.catalogue = Catalogue(self.fleet.supervisors, self.pins, read_names(self._names_file))
+        self.catalogue = Catalogue(self.fleet.supervisors, self.pins, take_names(self._names_file))
         self.owner = Owner(Keeping(results_s=settings.keep_results_s))
         self.seat = Seat(settings.office, settings.name)
         self.access = Access(lambda: self.fleet.config.host, self.catalogue, settings.office)

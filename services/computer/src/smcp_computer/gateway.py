@@ -129,7 +129,12 @@ class GatewayMembership:
         was_in, self._problem = self.problem is None, "left"
         await self.link.close(restarts=self._restart)
         if was_in:
-            _log.info("left the office %r", self._office)
+            said = (
+                "stopped; the place in the office %r is kept for the next process"
+                if self._restart
+                else "left the office %r"
+            )
+            _log.info(said, self._office)
 
     def joining(self) -> None:
         said = {**self._me.model_dump(exclude_unset=True), "capabilities": self.computer.resources.index.capabilities}

@@ -103,10 +103,13 @@ _FILE: Final = TypeAdapter(
 """By listed name: the server, the tool's own name, and the one that it wanted."""
 
 
-def read_names(path: Path) -> Names:
-    """The names that `write_names` wrote, to keep them. Without a file none; one that cannot be used is a warning."""
+def take_names(path: Path) -> Names:
+    """The names that `write_names` wrote, to keep them; the file is removed, since a crash leaves it as it is. Without
+    one there are none; one that cannot be used is a warning."""
     try:
-        kept = _FILE.validate_python(json.loads(path.read_bytes()))
+        text = path.read_bytes()
+        path.unlink()
+        kept = _FILE.validate_python(json.loads(text))
     except FileNotFoundError:
         return NO_NAMES
     except (OSError, ValueError, RecursionError) as error:
