@@ -25,6 +25,10 @@ WAIT_S = 60.0
 
 SIMPLE = """
 import json, os, signal, sys, time
+def ask_to_end(*_):
+    write("asked to end")
+    os._exit(0)
+signal.signal(signal.SIGTERM, ask_to_end)
 log, *unknown = sys.argv[1:]
 def write(line):
     with open(log, "a") as file:
@@ -108,12 +112,13 @@ async def test_a_server_that_is_busy_with_a_call_is_spared_and_later_calls_wait_
         assert (box.starts, box.reason) == (1, "")
 
 
-async def test_a_server_that_is_still_silent_when_its_call_timed_out_is_ended_and_started_again(log: Path) -> None:
+async def test_a_server_that_is_still_silent_when_its_call_timed_out_is_killed_and_started_again(log: Path) -> None:
     async with running(limits=Limits(silence_s=2.0), box=simple(log)) as servers:
         box = servers["box"]
         with pytest.raises(TimeoutError):
             await call(box, "block", seconds=600, timeout=6)
         await eventually(lambda: box.ready and box.starts == 2, timeout=HEALED_S)
+        assert "asked to end" not in log.read_text()
 
 
 async def test_calls_wait_while_a_server_crashes_again_and_again(log: Path) -> None:

@@ -85,6 +85,11 @@ class ServerProcess:
             self.status = int(line.split()[1])
         self.gone.set()
 
+    async def kill(self) -> None:
+        """End it whole, without giving it time; `watch` must be running."""
+        self._control.write(b"kill\n")
+        await set_within(reaper.GRACE_S, self.gone)
+
     async def stop(self, *, hurry: bool = False) -> None:
         """Close its input, give it time (none in a `hurry`), then end it whole; `watch` must be running. Idempotent."""
         self.stdin.close()

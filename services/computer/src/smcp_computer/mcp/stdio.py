@@ -112,8 +112,8 @@ def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMe
 async def stdio_transport(
     parameters: MCPServerStdioParameters, host: HostSettings, watch: Watch, log: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
-    """Run the server's process while the context lasts. If the context is cancelled, or the process hangs, it has less
-    time to end.
+    """Run the server's process while the context lasts. If the context is cancelled, the process has less time to end;
+    if it hangs, it is killed at once, since it would not react to a request to end.
 
     Raises ServerFailed: the program cannot be started; CannotRun: this host cannot do what `host` demands. A message
     above `max_message` bytes is let go as it comes, and its request gets an error.
@@ -144,7 +144,7 @@ async def stdio_transport(
                     with anyio.CancelScope(shield=True):
                         by_itself = pipes.ended
                         await read_stream.aclose()
-                        await process.stop(hurry=broken_off or watch.why == HANGS)
+                        await (process.kill() if watch.why == HANGS else process.stop(hurry=broken_off))
                     if by_itself:
                         log.status = process.status
                     tasks.cancel_scope.cancel()
