@@ -30,6 +30,13 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     assert target.read_text() == "new"
 
 
+def test_a_link_that_leads_to_itself_is_replaced(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(link)
+    replace_files({link: b"new"})
+    assert (link.read_bytes(), link.is_symlink()) == (b"new", False)
+
+
 def test_a_file_is_for_its_user_alone_unless_its_access_is_kept(tmp_path: Path) -> None:
     private, shared = tmp_path / "private", tmp_path / "shared"
     for file in (private, shared):

@@ -56,6 +56,13 @@ def why_not(result: Result) -> str:
     return str(result.exception)
 
 
+async def test_a_state_directory_that_cannot_be_written_to_is_a_sentence() -> None:
+    (state_path(settings()) / "lock").mkdir(parents=True)
+    with pytest.raises(Failure, match=r"SMCP_STATE_DIR: .* cannot be made or written to: Is a directory"):
+        async with open_control(settings()):
+            pass
+
+
 async def test_status_shows_the_computer_and_all_its_servers(nats_url: str) -> None:
     off = {**configs.stdio(), "disabled": True}
     async with controlled(nats_url, box=configs.stdio(), off=off):

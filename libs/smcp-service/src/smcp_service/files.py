@@ -26,7 +26,7 @@ def replace_files(contents: Mapping[Path, bytes], *, keep_access: bool = False, 
     written: dict[Path, Path] = {}
     try:
         for path, content in contents.items():
-            target = path.resolve()
+            target = Path(os.path.realpath(path))  # `resolve` raises RuntimeError for a loop of links
             if target.is_dir():  # told before others are replaced
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
             handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

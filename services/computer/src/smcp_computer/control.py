@@ -49,9 +49,11 @@ async def open_control(settings: ComputerSettings, computer: Computer | None = N
     directory = state_path(settings)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (directory / "lock").open("w")
     except OSError as error:
-        raise SettingsError(f"SMCP_STATE_DIR: {directory} cannot be made: {error.strerror}") from None
-    with (directory / "lock").open("w") as lock:
+        why = error.strerror
+        raise SettingsError(f"SMCP_STATE_DIR: {directory} cannot be made or written to: {why}") from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process, however that ends
         except OSError:
