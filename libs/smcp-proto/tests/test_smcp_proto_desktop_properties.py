@@ -1,10 +1,12 @@
 """Properties of any desktop (desktop.txt, Desktop 组织策略)."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.desktop import MAX_WARNED_URI, Window, organize_desktop
+from smcp_proto.desktop import MAX_WARNED_URI, UNREAD, Window, is_certain, organize_desktop
 from smcp_proto.uris import parse_window_uri
 
 HOST = "window://com.example"
@@ -40,6 +42,30 @@ def numbered(windows: list[Window]) -> list[Window]:
 def test_a_smaller_desktop_is_a_prefix_of_the_full_one(windows: list[Window], history: list[str], size: int) -> None:
     whole = organize_desktop(windows, None, history).desktops
     assert organize_desktop(windows, size, history).desktops == whole[:size]
+
+
+@pytest.mark.rule("answers.desktop.at_once")
+@given(windows_of_any_kind, histories, st.none() | st.integers(0, 5), st.data())
+def test_a_desktop_is_certain_where_no_content_of_the_unread_windows_changes_it(
+    windows: list[Window], history: list[str], size: int | None, data: st.DataObject
+) -> None:
+    windows = numbered(windows)
+    unread = data.draw(st.sets(st.sampled_from(range(len(windows))))) if windows else set()
+
+    def read(number: int, contents: list[dict[str, str]]) -> Window:
+        return replace(windows[number], contents=contents) if number in unread else windows[number]
+
+    def desktop(contents: dict[int, list[dict[str, str]]]) -> list[str]:
+        return organize_desktop([read(at, contents.get(at, [])) for at in range(len(windows))], size, history).desktops
+
+    none, every = desktop({}), desktop({number: [{"text": "x"}] for number in unread})
+    turned_out = st.sampled_from([[], [{"text": "x"}], [{"blob": "AA=="}]])
+    some = desktop({number: data.draw(turned_out) for number in unread})
+    waiting = [replace(each, contents=UNREAD) if at in unread else each for at, each in enumerate(windows)]
+    if is_certain(waiting, size, history):
+        assert none == some == every
+    else:
+        assert none != every
 
 
 def oracle(windows: list[Window], history: list[str]) -> list[str]:

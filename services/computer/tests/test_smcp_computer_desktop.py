@@ -1,5 +1,6 @@
 """`client:get_desktop` over the wire, with real servers of MCP 2025 and 2026."""
 
+import asyncio
 import gc
 import logging
 import tracemalloc
@@ -12,7 +13,7 @@ from smcp_computer.handlers import get_desktop
 from smcp_testing.computer_office import World, world
 from smcp_testing.gateway_world import MIB
 from smcp_testing.mcp_servers import configs
-from smcp_testing.waiting import Stopwatch, eventually
+from smcp_testing.waiting import Stopwatch, eventually, within
 
 QUICK = {"read_s": 1.5}
 
@@ -179,8 +180,78 @@ async def test_the_windows_of_a_server_that_takes_no_requests_are_shown_as_they_
         await eventually(is_read_anew, timeout=30)
 
 
-@pytest.mark.rule("answers.desktop.ages")
-async def test_a_small_desktop_shows_the_last_contents_of_a_slow_window_that_comes_first(nats_url: str) -> None:
+@pytest.mark.rule("answers.desktop.at_once")
+async def test_a_small_desktop_does_not_wait_for_slow_windows_that_could_not_be_on_it(nats_url: str) -> None:
+    async with world(
+        nats_url,
+        {"read_s": 25.0},
+        alpha=configs.context("2025", windows=1, host="a"),
+        beta=configs.context("2026", windows=2, host="b"),
+    ) as here:
+        await here.tell("beta", "misbehave", uri=window("b", 1), how="never")
+        async with within(15):  # what is waited for takes longer
+            assert await desktop(here, desktop_size=1) == [shown("a")]
+            assert await desktop(here, desktop_size=2) == [shown("a"), shown("b", 0)]
+
+
+@pytest.mark.rule("answers.desktop.at_once")
+async def test_a_small_desktop_notices_a_window_that_comes_while_it_looks_at_many_others(nats_url: str) -> None:
+    silent = {window("c", number): "never" for number in range(500)}
+    async with world(
+        nats_url,
+        {"read_s": 25.0},
+        alpha=configs.context("2025", windows=2, host="a"),
+        gamma=configs.context("2026", windows=len(silent), host="c", misbehave=silent),
+    ) as here:
+        async with within(15):
+            for _ in range(5):
+                assert await desktop(here, desktop_size=2) == [shown("a", 0), shown("a", 1)]
+
+
+async def test_a_small_desktop_does_not_break_off_what_another_one_waits_for(nats_url: str) -> None:
+    async with world(
+        nats_url,
+        {"read_s": 25.0},
+        alpha=configs.context("2025", windows=1, host="a"),
+        beta=configs.context("2026", windows=1, host="b"),
+    ) as here:
+        await here.tell("beta", "delay", seconds=2.0)
+        whole = asyncio.create_task(desktop(here))
+
+        async def is_asked() -> bool:
+            return bool(await here.tell("beta", "reads"))
+
+        await eventually(is_asked)
+        assert await desktop(here, desktop_size=1) == [shown("a")]
+        assert await whole == [shown("a"), shown("b")]
+
+
+async def test_a_desktop_after_a_small_one_reads_what_that_one_gave_up(nats_url: str) -> None:
+    listed = [{"uri": f"{window('b')}/{'x' * 8000}/{number}"} for number in range(15)]
+    async with world(
+        nats_url,
+        {"read_s": 25.0},
+        alpha=configs.context("2025", windows=1, host="a"),
+        beta=configs.context("2025", content=listed),
+    ) as here:
+        server = psutil.Process(await here.tell("beta", "pid"))
+        server.suspend()
+        try:
+            for _ in range(6):  # until its pipe is full: to give up a read takes a second then
+                assert await desktop(here, desktop_size=1) == [shown("a")]
+            asked = asyncio.create_task(here.ask("get_desktop"))
+            await eventually(lambda: here.computer.dispatcher.running)
+        finally:
+            server.resume()
+        answer = await asked
+        assert "a2c_missing" not in answer
+        assert len(answer["desktops"]) == 1 + len(listed)
+
+
+@pytest.mark.rule("answers.desktop.at_once", "answers.desktop.ages")
+async def test_a_small_desktop_waits_for_a_slow_window_that_comes_first_and_shows_its_last_contents(
+    nats_url: str,
+) -> None:
     async with world(
         nats_url,
         {"read_s": 3.0},

@@ -12,6 +12,8 @@ from smcp_proto.validation import type_name
 
 MAX_WARNED_URI: Final = 256
 """Characters of a URI that a warning names."""
+UNREAD: Final[Sequence[Mapping[str, Any]]] = ({"text": ""},)
+"""The contents of a window that is not read yet, for `is_certain`."""
 
 _Warn = Callable[[str], None]
 
@@ -52,6 +54,7 @@ class _Shown(NamedTuple):
     texts: Sequence[str]
     priority: float
     fullscreen: bool
+    unread: bool
 
 
 def organize_desktop(windows: Sequence[Window], size: int | None, history: Sequence[str]) -> OrganizedDesktop:
@@ -72,6 +75,11 @@ def organize_desktop(windows: Sequence[Window], size: int | None, history: Seque
     ordered = _ordered(windows, history, warnings)[:size]
     texts = ["\n\n".join((each.uri, *each.texts)) if any(each.texts) else each.uri for each in ordered]
     return OrganizedDesktop(texts, tuple(warnings), tuple((each.server, each.uri) for each in ordered))
+
+
+def is_certain(windows: Sequence[Window], size: int | None, history: Sequence[str]) -> bool:
+    """Whether the desktop is the same whatever the `UNREAD` windows hold: none is on it if each has a text."""
+    return not any(shown.unread for shown in _ordered(windows, history, [])[:size])
 
 
 def _ordered(windows: Sequence[Window], history: Sequence[str], warnings: list[ServerWarning]) -> list[_Shown]:
@@ -103,7 +111,7 @@ def _shown(window: Window, warnings: list[ServerWarning]) -> _Shown | None:
     if uri is None or not texts:
         return None
     priority, fullscreen = read_metadata(resource, warn)
-    return _Shown(window.server, uri, texts, priority, fullscreen)
+    return _Shown(window.server, uri, texts, priority, fullscreen, window.contents is UNREAD)
 
 
 def _identity(given: object, warn: _Warn) -> str | None:
