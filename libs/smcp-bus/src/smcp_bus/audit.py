@@ -272,7 +272,7 @@ class Trail:
             self.send_again(overdue)
 
     def send_again(self, sent_by: float = inf, *, everything: bool = False) -> None:
-        """Send what waits and was sent by then (loop time), the first of it: `run` sends the others."""
+        """Send again the first messages that were last sent before this loop time; `run` sends the others."""
         left = inf if everything else SENT_AGAIN
         for batch in list(self._batches.values()):
             if self.sink is not None and batch.sent_at <= sent_by and left > 0:

@@ -98,7 +98,7 @@ async def check_cost(text: bytes, most: int, what: str) -> None:
 
 
 async def outline(text: bytes, most: int, what: str, names: Collection[str]) -> tuple[int, Any]:
-    """How deep a JSON text that goes on as it came is nested, and its value with all strings but `names` emptied.
+    """How deep a JSON text that is passed on as it came is nested, and its value, with all strings but `names` empty.
 
     Raises:
         ValueError: it is no JSON.

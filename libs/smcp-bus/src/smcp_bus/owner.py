@@ -262,7 +262,7 @@ class Owner:
         """Which of these calls are not known here, which have ended, and which queries the `dispatcher` does not run.
 
         The answer leaves out requests that run or begin, and calls that have just ended, since their answers are on
-        their way. While a large request of the office is being read, which may be any of them, it is empty.
+        their way. It is empty while a large request of the office is read, which may be one of them.
         """
         self._tidy()
         if any(not each.payload and each.caller.office == seat.office for each in dispatcher.running):

@@ -83,7 +83,7 @@ class Joined(_Contract):
 
 
 def same_tenure(before: int | None, now: int | None) -> bool:
-    """Whether a seat was nobody else's between two answers of the registries, by their `tenure`. None is never it."""
+    """Whether nobody else had the seat between two answers of the registries: their `tenure` is equal, and not None."""
     return now is not None and before == now
 
 

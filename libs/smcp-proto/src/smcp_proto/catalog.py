@@ -51,7 +51,7 @@ QUERY_S: Final = 30.0
 ROOM_S: Final = 10.0
 """The same of a query to the registry, tries included."""
 GRACE_S: Final = 2.0
-"""How much longer a client waits (seconds): the server side answers 408 in time."""
+"""Seconds that a client waits beyond a request's time, so that the 408 of the server reaches it."""
 
 
 @dataclass(frozen=True, slots=True)

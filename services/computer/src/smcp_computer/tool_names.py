@@ -11,7 +11,7 @@ So all names are legal and unique. Until somebody has seen them, they depend on 
 not on which server was first. `<server>__<name>` can be called always, whatever a tool is listed as.
 
 An orderly restart is no exception to rule 2: a Computer that stops writes the names that were seen to a file
-(`write_names`). Until a server is ready for the first time in the next process, it counts as offering what it did.
+(`write_names`). Until a server is ready for the first time in the next process, the tools that it had keep their names.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class Names:
     wanted: Mapping[ToolRef, str] = field(default_factory=dict)
     """The alias, or the original name, of each that is listed."""
     qualified: Mapping[str, ToolRef] = field(default_factory=dict)
-    """The same by `<server>__<name>`, for alias and original name, where it names one tool and is no listed name."""
+    """Tools by `<server>__<alias>` and `<server>__<original name>`, if that names one tool and is no listed name."""
     forbidden: Mapping[str, Collection[ToolRef]] = field(default_factory=dict)
     """What is not listed, by each name that a caller may try: original, alias, qualified."""
 

@@ -54,7 +54,7 @@ class Catalogue:
         self._changes: Mapping[ToolRef, str] = {}
         """The tools that differ from their pins, and why."""
         self.seen = self._names = seen
-        """The names as somebody may have seen them last, who relies on them: they are kept."""
+        """The names that somebody was shown last, and may rely on: they are kept."""
         self._listed_names: Mapping[ToolRef, str] = {}
         self._tools: Mapping[ToolRef, types.Tool] = {}
         self._shown: object = ({}, {})
@@ -157,7 +157,7 @@ class Catalogue:
     def _offered(self, server: str, supervisor: "Supervisor") -> list[str]:
         if supervisor.earlier_starts + supervisor.starts:
             return [tool.name for tool in supervisor.tools]
-        # what it offered to an earlier process: nobody else gets its names meanwhile
+        # not ready yet: its names of the earlier process are reserved for it
         return [ref.tool for ref in self.seen.wanted if ref.server == server]
 
     def refresh(self) -> bool:

@@ -71,7 +71,7 @@ class PendingCall:
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
     arrives_until: float = 0.0
-    """Until then (loop time) its owner may not have all of the request, or not have begun to read it."""
+    """Until then (loop time) its owner need not have all of the request, nor have begun to read it."""
     on_wire: bool = False
     """It was sent, and no reply says that it was not run: it may have run."""
     ended_at: float | None = None
@@ -106,7 +106,7 @@ class PendingCall:
         self.arrives_until = asyncio.get_running_loop().time() + STILL_S
 
     def request_delivered(self) -> None:
-        # what was asked before says nothing
+        # queries that were sent before this say nothing about it
         self.arrives_until = asyncio.get_running_loop().time() + BEGIN_S
 
     def watched(self) -> None:

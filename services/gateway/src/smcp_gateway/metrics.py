@@ -14,7 +14,11 @@ def measure(gateway: "Gateway") -> None:
     metrics, sessions, unauthenticated = gateway.front.metrics, gateway.sessions, gateway.front.listener.unauthenticated
     calls, computers, authenticator = gateway.calls, gateway.computers, gateway.front.authenticator
     gauge, counter = metrics.gauge, metrics.counter
-    counter("smcp_gateway_resources_skipped", "Computers left out of lists over offices", lambda: gateway.lists.skipped)
+    counter(
+        "smcp_gateway_resources_skipped",
+        "Computers left out of lists over a whole office",
+        lambda: gateway.lists.skipped,
+    )
     gauge("smcp_gateway_sockets", "Clients that are connected", lambda: len(sessions))
     gauge("smcp_gateway_members", "Clients that are in an office", lambda: _by_role(sessions), label="role")
     gauge("smcp_gateway_offices", "Offices of which members are here", lambda: len(gateway.offices))

@@ -42,7 +42,7 @@ PAGE_BYTES: Final = 448 * 1024
 ACK_FIELDS: Final = 7
 """Tokens of a message's reply subject after `$JS.ACK`; newer servers put domain and account before them (ADR-15)."""
 LARGEST: Final = 2 * BATCH_BYTES
-"""A message is smaller (bytes), so a full stream lacks less of its limit."""
+"""More than a message has (bytes): a stream that is so near to its limit counts as full."""
 
 
 @dataclass(eq=False, repr=False)
@@ -166,7 +166,7 @@ async def read_records(request: RecordsQuestion, call: Call, *, bus: Bus, js: Je
 
 
 def _may_expire(info: api.StreamInfo) -> bool:
-    """Whether the stream is older than what it keeps, or full."""
+    """Whether messages can have expired: the stream is older than the age that it keeps, or full."""
     config, age = info.config, datetime.now(UTC) - (info.created or datetime.min.replace(tzinfo=UTC))
     drops_oldest = config.discard != api.DiscardPolicy.NEW and (config.max_bytes or 0) > 0
     is_full = drops_oldest and info.state.bytes + LARGEST >= (config.max_bytes or 0)

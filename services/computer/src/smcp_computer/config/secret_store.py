@@ -120,7 +120,8 @@ def is_sealed(raw: bytes) -> bool:
 
 
 def seal_file(plain: bytes) -> bytes:
-    """Encrypt a configuration, which is no Computer's own: the key is above those of all. Raises SecretsError."""
+    """Encrypt a configuration. It belongs to no single Computer: the key is in the directory above their states.
+    Raises SecretsError."""
     return _store_at(Path(os.environ.get("SMCP_STATE_DIR") or states_directory())).seal(plain)
 
 

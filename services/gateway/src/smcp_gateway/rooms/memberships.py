@@ -39,7 +39,7 @@ READ_FIRST_S: Final = 0.05
 KEEP_S: Final = 8.0
 """How long the registry may take to keep a seat (seconds), retries included: in a drain many ask at once."""
 PAUSE_S: Final = 0.1
-"""Before a seat that no registry could keep is asked for again."""
+"""Seconds before a seat is asked for again that no registry could keep."""
 
 _log: Final = logging.getLogger("smcp_gateway.rooms.memberships")
 
@@ -368,7 +368,7 @@ class Repair:
         if answer.outcome is contract.AssertOutcome.UNAVAILABLE or (unchanged and answer.revision < known):
             return True  # undecided, or the registry has not seen its leave or move yet
         membership.revision = max(membership.revision, answer.revision)
-        # the tenure tells, not the outcome: an earlier copy whose answer was lost may have claimed it
+        # not by the outcome: an earlier attempt of this request, whose answer was lost, may have claimed the seat
         kept, membership.tenure = contract.same_tenure(membership.tenure, answer.tenure), answer.tenure
         if not kept and (office := self.memberships.offices.get(membership.office)) is not None:
             office.missed(session)

@@ -251,7 +251,7 @@ class ClientOptions(BaseModel):
 
 
 def client_options(request: web.Request, auth: object, most: int) -> ClientOptions:
-    """`max_values` are by default and at most `most`. Raises TooLarge, Malformed."""
+    """`max_values` is `most` by default, and not more. Raises TooLarge, Malformed."""
     if auth == OVERSIZED:
         raise TooLarge(f"auth: is longer than {AUTH_BYTES} bytes", details={"field": "auth", "limit": AUTH_BYTES})
     if not isinstance(auth, dict | None):

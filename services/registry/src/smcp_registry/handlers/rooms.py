@@ -124,7 +124,7 @@ class Handlers:
         """Asked by a gateway after "no responder"; without quorum it is answered from the view alone."""
         office, role, name = call.caller.seat
         self.check_not_lost(office, role, name)
-        # in the same turn of the loop: a view that is emptied in between neither knows the member nor awaits it
+        # no await since the check: in a view that is emptied in between the member is neither found nor awaited
         seats: tuple[SeatKey, SeatKey] = ((office, role, name), (office, "computer", request.computer))
         in_view = [self.view.member(*seat) for seat in seats]
 
