@@ -130,7 +130,7 @@ async def test_a_server_whose_env_file_is_missing_is_not_started_until_it_is_the
         file.write_text(json.dumps({"servers": {"box": box, "other": {**box, "env_file": ".env"}}}))
         missing = await reloaded()
         assert (missing["box"], here.computer.config_problem) == ("", None)
-        assert ".env': cannot be read: No such file" in missing["other"]
+        assert "env_file: '.env': cannot be read: No such file" in missing["other"]
         assert len([line for line in caplog.messages if "No such file" in line]) == 1
         (tmp_path / ".env").write_text("")
         assert await reloaded() == {"box": "", "other": ""}

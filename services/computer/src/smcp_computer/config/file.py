@@ -90,7 +90,7 @@ def read_config(path: Path) -> ComputerConfig:
             env_files.append(_beside(path, host.env_file))
             variables = read_env_file(env_files[-1])
         except ConfigError as error:
-            said = f"{config.places[name].field('env_file')}: {str(env_files[-1])!r}: {error}"
+            said = f"{config.places[name].field('env_file')}: {host.env_file!r}: {error}"
             if isinstance(error.__cause__, FileNotFoundError):  # as an input without a value: a matter of this server
                 missing[name] = said
             else:
