@@ -231,10 +231,11 @@ async def an_mcp_client(target: Target, make: Mutator, count: int) -> Counter[st
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(CONNECTIONS, count - start)):
                     group.create_task(one())
-        sessions = [await client.begin() for _ in range(SESSIONS)]
-        await asyncio.gather(*map(client.leave_unread, sessions[:UNREAD]))
-        await asyncio.gather(*map(client.end, sessions))
-        return client.seen
+    async with _client(target) as other:  # on new connections: those of bad requests may be closed at this moment
+        sessions = [await other.begin() for _ in range(SESSIONS)]
+        await asyncio.gather(*map(other.leave_unread, sessions[:UNREAD]))
+        await asyncio.gather(*map(other.end, sessions))
+    return client.seen + other.seen
 
 
 async def a_computer_behind_smcp_mcp(target: Target, make: Mutator, count: int) -> Counter[str]:
