@@ -79,14 +79,15 @@ class PublishedAgent:
         self._last = 0
         self.told: list[tuple[str, Any]] = []
         self.began: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        """What became of its connecting: "ready", or what was raised."""
+        """What became of its connecting and joining: "ready", what was raised, or the refusal."""
         self._answers[0] = self.began
         self.reader = asyncio.create_task(self._read())
 
     async def ready(self) -> None:
-        """It has connected, and asked to join."""
+        """It has connected and joined: it hears of all who come from now on."""
         async with asyncio.timeout(READY_S):
-            assert await self.began == "ready"
+            began = await self.began
+            assert began == "ready", began
 
     def ask(self, do: str, **question: Any) -> "asyncio.Future[Any]":
         """Its answer, once it is there: to an event with a `payload`, or to what `published_agent.do` knows."""

@@ -15,6 +15,7 @@ import a2c_smcp.agent.client
 import aiohttp
 from a2c_smcp.agent.auth import DefaultAgentAuthProvider
 from a2c_smcp.agent.client import AsyncSMCPAgentClient
+from a2c_smcp.smcp import JOIN_OFFICE_EVENT
 
 from tests.interop.published_lines import NAMESPACE, plain, raised, say, tell
 
@@ -42,7 +43,19 @@ class Application:
 
 
 class Agent(AsyncSMCPAgentClient):  # type: ignore[misc] # the package is in another environment
-    """The package has no callback for a desktop, but this place for one."""
+    """The package has no callback for a desktop, but this place for one; and it joins without waiting for the answer,
+    which comes to `joined`: `[True, None]`, or an error."""
+
+    joined: asyncio.Future[Any]
+
+    async def emit(self, event: str, data: Any = None, namespace: str | None = None, callback: Any = None) -> None:
+        if event == JOIN_OFFICE_EVENT:
+            joined = self.joined = asyncio.get_running_loop().create_future()
+
+            def callback(answer: Any) -> None:
+                joined.set_result(answer)
+
+        await super().emit(event, data, namespace, callback)
 
     def process_desktop_response(self, response: Any, computer: str) -> None:
         tell("desktop", {"computer": computer, "desktops": response["desktops"]})
@@ -92,7 +105,8 @@ async def main(url: str, office: str, name: str, tcp: str = "", version: str = "
     client.on("*", told, namespace=NAMESPACE)
     client.on("connect", connected, namespace=NAMESPACE)
     await client.join_office(office, name, namespace=NAMESPACE)
-    say({"answer": "ready", "id": 0})
+    answer_to_join = await client.joined
+    say({"answer": "ready" if answer_to_join == [True, None] else answer_to_join, "id": 0})
     loop = asyncio.get_running_loop()
     tasks = set()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from smcp_testing.gateway_world import World, gateway_world
+from smcp_testing.waiting import eventually
 from tests.interop.published import Kind, PublishedAgent, PublishedComputer, published_agent, published_computer
 
 OFFICE: Final = "office"
@@ -43,11 +44,13 @@ class Couple:
 
 @asynccontextmanager
 async def couple(nats_url: str, home: Path, kind: Kind = "async") -> AsyncIterator[Couple]:
-    """`anna` and `box` have joined."""
+    """`anna` has joined, then `box`, and `anna` has heard of it."""
     async with (
         gateway_world(nats_url, gateways=2, lease_s=LEASE_S) as world,
         published_agent(home, world.gateways[0].url, OFFICE, "anna", kind=kind) as anna,
-        published_computer(home, world.gateways[1].url, OFFICE, "box") as box,
     ):
-        await asyncio.gather(anna.ready(), box.ready())
-        yield Couple(world, anna, box, home)
+        await anna.ready()
+        async with published_computer(home, world.gateways[1].url, OFFICE, "box") as box:
+            await box.ready()
+            await eventually(lambda: anna.heard("enter"))
+            yield Couple(world, anna, box, home)

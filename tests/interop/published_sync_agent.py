@@ -7,6 +7,7 @@ own, as the package's own handlers do.
 
 import json
 import os
+import queue
 import sys
 import threading
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import a2c_smcp.agent.sync_client
 from a2c_smcp.agent.auth import DefaultAgentAuthProvider
 from a2c_smcp.agent.sync_client import SMCPAgentClient
+from a2c_smcp.smcp import JOIN_OFFICE_EVENT
 
 from tests.interop.published_lines import NAMESPACE, plain, raised, say, tell
 
@@ -41,7 +43,20 @@ class Application:
 
 
 class Agent(SMCPAgentClient):  # type: ignore[misc] # the package is in another environment
-    """The package has no callback for a desktop, but this place for one."""
+    """The package has no callback for a desktop, but this place for one; and it joins without waiting for the answer,
+    which comes to `joined`: `[True, None]`, or an error."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.joined: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def emit(self, event: str, data: Any = None, namespace: str | None = None, callback: Any = None) -> None:
+        if event == JOIN_OFFICE_EVENT:
+
+            def callback(answer: Any) -> None:
+                self.joined.put(answer)
+
+        super().emit(event, data, namespace, callback)
 
     def process_desktop_response(self, response: Any, computer: str) -> None:
         tell("desktop", {"computer": computer, "desktops": response["desktops"]})
@@ -87,7 +102,8 @@ def main(url: str, office: str, name: str, tcp: str = "", version: str = "") -> 
     client.on("*", told, namespace=NAMESPACE)
     client.on("connect", connected, namespace=NAMESPACE)
     client.join_office(office, name, namespace=NAMESPACE)
-    say({"answer": "ready", "id": 0})
+    answer_to_join = client.joined.get()
+    say({"answer": "ready" if answer_to_join == [True, None] else answer_to_join, "id": 0})
 
     def answer(question: dict[str, Any]) -> None:
         try:

@@ -32,13 +32,13 @@ async def test_an_agent_and_a_computer_connect_with_a_key_or_a_jwt(nats_url: str
         async with (
             gateway_world(nats_url, gateways=2, lease_s=LEASE_S, settings=settings) as world,
             published_agent(tmp_path, world.gateways[1].url, OFFICE, "anna", kind=kind, token=token) as anna,
-            published_computer(tmp_path, world.gateways[0].url, OFFICE, "box", token=key) as box,
         ):
             await anna.ready()
-            await box.ready()
-            await eventually(lambda: anna.heard("tools"))
-            result = await anna.call("box", anna.heard("tools")[0]["tools"][0], text="hello")
-            assert "content" in result
+            async with published_computer(tmp_path, world.gateways[0].url, OFFICE, "box", token=key) as box:
+                await box.ready()
+                await eventually(lambda: anna.heard("tools"))
+                result = await anna.call("box", anna.heard("tools")[0]["tools"][0], text="hello")
+                assert "content" in result
 
 
 @pytest.mark.parametrize("kind", KINDS)
