@@ -6,7 +6,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
-from smcp_proto.schemas.resources import DEFAULT_LIMIT, DEFAULT_OFFSET, ELEMENT_CATEGORIES
+from smcp_proto.schemas.finder import DEFAULT_LIMIT, DEFAULT_OFFSET, ELEMENT_CATEGORIES
 from smcp_proto.sorting import NUL, fold, instant, server_order
 from smcp_proto.uris import DpeUri, parse_dpe_uri
 from smcp_proto.validation import type_name

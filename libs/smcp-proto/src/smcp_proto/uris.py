@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from smcp_proto.schemas.resources import ELEMENT_CATEGORIES, MAX_LIMIT
+from smcp_proto.schemas.finder import ELEMENT_CATEGORIES, MAX_LIMIT
 
 WINDOW: Final = "window"
 DPE: Final = "dpe"

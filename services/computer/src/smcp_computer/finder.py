@@ -24,7 +24,7 @@ from smcp_computer.resources.routing import Budget
 from smcp_computer.tools import History
 from smcp_proto.errors import Malformed
 from smcp_proto.finder import Document, organize_finder
-from smcp_proto.schemas.resources import GetFinderReq
+from smcp_proto.schemas.finder import GetFinderReq
 from smcp_proto.uris import DpeUri, parse_dpe_uri
 from smcp_proto.validation import mended
 from smcp_service.lifecycle import Background
