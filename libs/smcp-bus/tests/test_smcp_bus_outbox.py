@@ -16,7 +16,6 @@ from smcp_proto.schemas.resources import MISSED
 from smcp_testing.waiting import eventually
 
 KIB = 1024
-PAUSE_S = 0.05
 
 
 class Office:
@@ -30,9 +29,7 @@ class Office:
         self.answering = asyncio.Event()
         self.answering.set()
         self.is_member = True
-        self.outbox = Outbox(
-            self._hear, self._start, office="o", computer="box", may_tell=lambda: self.is_member, pause_s=PAUSE_S
-        )
+        self.outbox = Outbox(self._hear, self._start, office="o", computer="box", may_tell=lambda: self.is_member)
         self._tasks = tasks
 
     def say(self, uri: str, text: str = "", *, size: int = 1, agent: str = "anna", server: str | None = None) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from smcp_computer import outbox
+from smcp_bus import outbox
 from smcp_computer.outbox import CONFIG, DESKTOP, FINDER
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer

@@ -7,7 +7,6 @@ import pytest
 
 from smcp_bus import outbox
 from smcp_bus.registry_client import RegistryClient
-from smcp_gateway.computers.socketio_computer import PAUSE_S
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.resources import MISSED
 from smcp_testing.gateway_world import NAMESPACE
@@ -58,4 +57,4 @@ async def test_a_resource_that_changes_constantly_is_sent_as_often_as_by_a_nativ
         titles = [said["payload"]["params"]["title"] for said in anna.told(UPDATED)]
         assert titles == sorted(titles, key=int)
         assert titles[-1] == str(count - 1)
-        assert len(titles) <= 2 + took / PAUSE_S
+        assert len(titles) <= 2 + took / outbox.GATHER_S

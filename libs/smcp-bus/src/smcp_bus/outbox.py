@@ -22,6 +22,8 @@ RESOURCES: Final = (UPDATED, LIST_CHANGED)
 
 HEALING: Final = (NotInOffice, RateLimited, TimedOut, Unavailable)
 """Errors after which a retry may succeed."""
+GATHER_S: Final = 0.1
+"""From the first notification until it is sent with those that came meanwhile (seconds)."""
 MOST_BYTES: Final = 256 * 1024
 """The limit on the bytes that wait. Above it, one `list_changed` replaces resource updates."""
 
@@ -58,10 +60,6 @@ class Outbox:
     computer: str
     may_tell: Callable[[], bool]
     """Whether the Computer is a member now. Call `resume` when it is one again."""
-    gather_s: float = 0.0
-    """From the first notification until it is sent with those that followed (seconds)."""
-    pause_s: float = 0.0
-    """From the last notification sent until the next (seconds)."""
     _waiting: dict[Key, Notification] = field(default_factory=dict, init=False)
     """In the order in which they are sent; with the one that is being sent."""
     _bytes: int = field(default=0, init=False)
@@ -143,7 +141,7 @@ class Outbox:
 
     async def _run(self) -> None:
         while self._waiting:
-            await asyncio.sleep(self.gather_s)
+            await asyncio.sleep(GATHER_S)
             if not self.may_tell():
                 break
             try:
@@ -152,7 +150,6 @@ class Outbox:
                 await asyncio.sleep(self._backoff.next())
             else:
                 self._backoff.reset()
-                await asyncio.sleep(self.pause_s)
         self._running = False
 
 

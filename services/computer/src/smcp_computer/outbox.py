@@ -24,8 +24,6 @@ DESKTOP: Final = "update_desktop"
 FINDER: Final = "update_finder"
 CAPABILITIES: Final = "update_capabilities"
 
-GATHER_S: Final = 0.1
-"""Changes of tools, windows and documents that come within this time are sent as one."""
 MAX_TITLE: Final = 1000
 """Characters of a title in a notification."""
 
@@ -47,7 +45,6 @@ class ComputerOutbox(Outbox):
             office=office,
             computer=computer,
             may_tell=may_tell,
-            gather_s=GATHER_S,
         )
 
     def held(self) -> dict[str, int]:

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 CANCEL_EVENT: Final = "notify:tool_call_cancel"
 CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
-PAUSE_S: Final = 0.1
-"""After a resource update; those that come meanwhile are sent together (seconds)."""
 
 Answered = Callable[[bytes | SmcpError], None]
 
@@ -62,7 +60,6 @@ class SocketIoComputer:
             office=office,
             computer=name,
             may_tell=lambda: not self.closed,
-            pause_s=PAUSE_S,
         )
         self._table = table
         self.read_only_hints: dict[str, bool] = {}
