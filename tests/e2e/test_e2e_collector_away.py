@@ -62,7 +62,8 @@ async def test_calls_go_on_while_the_collector_is_away_and_each_lost_span_is_cou
 
             await eventually(is_exported_again)
             found = await eventually(all_counted)
-            assert found["dropped"] > 0
+            # refused by nobody's port, or too many to wait for it: that depends on how fast the calls came
+            assert found.get("failed", 0) + found.get("dropped", 0) > 0
             received = [span for span in await receiver.spans() if span["service"] == "smcp-gateway"]
             # what the collector took, but acknowledged too late, counts as failed
             assert found["exported"] <= len(received) <= found["exported"] + found.get("failed", 0)

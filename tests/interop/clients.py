@@ -9,6 +9,7 @@ import aiohttp
 import socketio
 
 from smcp_testing.gateway_world import NAMESPACE, Client
+from smcp_testing.waiting import eventually
 
 POLLING: Final = ("polling",)
 WEBSOCKET: Final = ("websocket",)
@@ -31,7 +32,7 @@ async def client_at(
     Args:
         address: of loopback, from which it connects.
         rejoins: role, name and office: it joins whenever it has connected, until it is let in, which stands in its
-            `events` as `joined`; and it connects again when its connection breaks.
+            `events` as `joined`; and it connects again when its connection breaks. It is in when the body begins.
         wait_s: for the namespace.
     """
     untyped: Any = socketio.AsyncClient
@@ -66,6 +67,8 @@ async def client_at(
         options: dict[str, Any] = {"transports": list(transports), "wait_timeout": wait_s}
         await sio.connect(url, namespaces=[NAMESPACE], auth={"flat_errors": True}, **options)
         try:
+            if rejoins is not None:
+                await eventually(lambda: client.told("joined"))
             yield client
         finally:
             await sio.disconnect()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ async def transport_of(client: Client, wanted: str) -> None:
     await eventually(lambda: client.sio.transport() == wanted)
 
 
-async def joined(client: Client, times: int) -> None:
-    await eventually(lambda: len(client.told("joined")) == times)
+def joined_again(client: Client) -> bool:
+    return len(client.told("joined")) == 2
 
 
 async def refusals(url: str) -> None:
@@ -88,7 +89,6 @@ async def test_clients_on_both_replicas_join_call_and_reconnect(
         anna = clients[-1]
         for client in clients:
             await transport_of(client, settled)
-            await joined(client, 1)
         assert min(spread(world)) >= 2
         for client in clients[:-1]:
             client.sio.on("client:get_tools", _tools, namespace=NAMESPACE)
@@ -106,7 +106,7 @@ async def test_clients_on_both_replicas_join_call_and_reconnect(
         front.cut()
         if settled == "websocket":  # one that polls may have had no connection that could break
             for client in clients:
-                await joined(client, 2)
+                await eventually(partial(joined_again, client))
                 await transport_of(client, settled)
         await eventually(all_answer, timeout=4 * TRY_S)
         if choose is by_address:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, Final
 from uuid import uuid4
 
-from smcp_testing.waiting import Stopwatch, eventually
+from smcp_testing.waiting import OWNER_FIRST_S, Stopwatch, eventually
 from tests.e2e.actors.agents import Agent, OpenAgent
 from tests.e2e.actors.bare import FlatError
 from tests.e2e.actors.bystanders import undisturbed
@@ -37,12 +37,14 @@ async def a_hanging_tool_is_stopped_in_time_and_other_tools_work(world: World, o
     async with undisturbed(world), open_agent(world.url(1), LAB, "caller") as agent:
         watch = Stopwatch()
         async with asyncio.TaskGroup() as group:
-            hanging = group.create_task(agent.call("alpha", "sleep", {"seconds": 60, "mark": mark}, timeout=3))
+            hanging = group.create_task(
+                agent.call("alpha", "sleep", {"seconds": 60, "mark": mark}, timeout=OWNER_FIRST_S)
+            )
             await eventually(lambda: f"sleep {mark}" in _lines(ran), timeout=BACK_S)
             for computer in ("alpha", "beta"):
                 assert text(await agent.call(computer, "echo", {"text": "meanwhile"})) == "meanwhile"
             assert not hanging.done()
-        assert watch.undisturbed < 3 + SLACK_S
+        assert watch.undisturbed < OWNER_FIRST_S + SLACK_S
         _check_timed_out(hanging.result(), "sleep")
         await eventually(lambda: f"cancelled {mark}" in _lines(ran), timeout=BACK_S)
 
@@ -50,9 +52,9 @@ async def a_hanging_tool_is_stopped_in_time_and_other_tools_work(world: World, o
 async def a_hanging_mcp_server_times_out_and_works_again(world: World, open_agent: OpenAgent) -> None:
     async with undisturbed(world), open_agent(world.url(0), LAB, "caller") as agent:
         pid = text(await agent.call("alpha", "pid"))
-        blocked = await _within(1 + SLACK_S, agent, "block", {"seconds": 4}, timeout=1)
+        blocked = await _within(OWNER_FIRST_S + SLACK_S, agent, "block", {"seconds": 8}, timeout=OWNER_FIRST_S)
         _check_timed_out(blocked, "block")
-        waiting = await _within(1 + SLACK_S, agent, "echo", {"text": "too early"}, timeout=1)
+        waiting = await _within(OWNER_FIRST_S + SLACK_S, agent, "echo", {"text": "too early"}, timeout=OWNER_FIRST_S)
         if waiting["isError"]:
             _check_timed_out(waiting, "echo")
         assert text(await agent.call("beta", "echo", {"text": "elsewhere"})) == "elsewhere"

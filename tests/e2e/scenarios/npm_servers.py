@@ -11,7 +11,7 @@ from smcp_agent import CallResult, SmcpAgent, ToolProgress
 from smcp_agent.errors import Malformed
 from smcp_standalone.nats_server import find_command
 from smcp_standalone.settings import uvx_server
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import OWNER_FIRST_S, eventually
 from tests.e2e.actors.bystanders import undisturbed
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.world import World
@@ -113,7 +113,8 @@ async def everything_is_listed_and_called(world: World) -> None:
         assert [block["mimeType"] for block in pictures] == ["image/png"]
         steps = {"duration": 1, "steps": 2}
         assert _good(await agent.call_tool(NAME, "trigger-long-running-operation", steps, timeout=CALL_S)).text
-        stopped = await agent.call_tool(NAME, "trigger-long-running-operation", {"duration": 60, "steps": 2}, timeout=2)
+        steps = {"duration": 60, "steps": 2}
+        stopped = await agent.call_tool(NAME, "trigger-long-running-operation", steps, timeout=OWNER_FIRST_S)
         assert stopped.timed_out
         with pytest.raises(Malformed, match=r"params\.a"):
             await agent.call_tool(NAME, "get-sum", {"a": "no number", "b": 22}, timeout=CALL_S)

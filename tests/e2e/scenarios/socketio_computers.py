@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 
 from smcp_bus import subjects
 from smcp_testing.nats_peer import nats_peer
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import OWNER_FIRST_S, eventually
 from tests.e2e.actors.agents import OpenAgent
 from tests.e2e.actors.bare import FlatError, Notice, comings_and_goings, member
 from tests.e2e.actors.socketio_computer import socketio_computer
@@ -47,7 +47,7 @@ async def _an_agent_calls_a_socketio_computer(world: World, open_agent: OpenAgen
             assert [text(answer) for answer in answers] == said
             assert text(await slow) == f"slept {SLEEP_S}"
             assert text(await agent.call("alpha", "echo", {"text": "native"})) == "native"
-            late = await agent.call(name, "sleep", {"seconds": 60}, timeout=2)
+            late = await agent.call(name, "sleep", {"seconds": 60}, timeout=OWNER_FIRST_S)
             assert late["meta"] == {"a2c_timeout": True}
             assert len(computer.ran) == len(set(computer.ran)) == 22
             broken_off = asyncio.create_task(agent.call(name, "sleep", {"seconds": 60}, timeout=60))

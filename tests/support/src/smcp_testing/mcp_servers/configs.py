@@ -112,7 +112,7 @@ def http(kind: Literal["streamable", "sse"], url: str, **parameters: Any) -> dic
 class HttpServer:
     """A server over HTTP; made by `http_toolbox`, `http_context` and others.
 
-    `env`: what its environment has beside ours; it is a Python of its own then.
+    `env`: what its environment has beside ours.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class HttpServer:
     async def start(self) -> None:
         """Start it, on the same port each time."""
         arguments = ["--transport", self.kind, "--port", str(self._port), *self._options]
-        program = command(self._module, *arguments, fresh=self._env is not None)
+        program = command(self._module, *arguments)
         env = {**os.environ, **(self._env or {})}
         self._process = await asyncio.create_subprocess_exec(*program, stdout=PIPE, env=env)
         assert self._process.stdout is not None
