@@ -11,9 +11,16 @@ import pytest
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.events import State
-from smcp_testing.computer_office import NAME, World, world
+from smcp_testing.computer_office import NAME, World, computer, registry, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import OWNER_FIRST_S, Stopwatch, eventually
+
+
+def held(server: dict[str, Any], hold: Path) -> dict[str, Any]:
+    """A server that starts once the file is not there."""
+    program = server["server_parameters"]
+    shell = ["-c", 'while [ -e "$0" ]; do sleep 0.05; done; exec "$@"', str(hold), program["command"], *program["args"]]
+    return {**server, "server_parameters": {**program, "command": "/bin/sh", "args": shell}}
 
 
 @pytest.mark.rule(
@@ -291,6 +298,41 @@ async def test_the_next_process_gives_tools_the_names_that_were_seen(nats_url: s
         assert here.computer.catalogue.find("hello") == here.computer.catalogue.find("b__hello")
 
 
+async def test_names_that_a_call_learns_while_the_computer_stops_are_kept(nats_url: str, tmp_path: Path) -> None:
+    settings = {"state_dir": tmp_path, "wait_s": 60, "drain_s": 60}
+    hello, hold = configs.stdio("hello"), tmp_path / "hold"
+    hold.touch()
+
+    async def start_the_server_once_it_stops(here: World) -> None:
+        await eventually(lambda: here.computer.readiness.draining)
+        hold.unlink()
+
+    async with world(nats_url, settings) as here:
+        here.computer.fleet.apply(parse_config(json.dumps({"servers": {"b": held(hello, hold)}})))
+        calling = asyncio.create_task(here.call("hello", timeout=60, name="you"))
+        await eventually(lambda: here.computer.owner.running)
+        starting = asyncio.create_task(start_the_server_once_it_stops(here))
+    assert (await calling)["isError"] is False
+    await starting
+    async with world(nats_url, settings, a=hello, b=hello) as here:
+        target = here.computer.catalogue.find("hello")
+        assert target is not None
+        assert target.ref.server == "b"
+
+
+async def test_computers_that_share_a_state_directory_keep_the_names_of_their_own_tools(
+    nats_url: str, tmp_path: Path
+) -> None:
+    hello = configs.stdio("hello")
+    async with registry(nats_url):
+        for name in ("first", "second"):
+            async with computer(nats_url, {"b": hello}, name=name, state_dir=tmp_path) as opened:
+                assert "hello" in [tool.name for tool in opened.catalogue.listing]
+        for name in ("first", "second"):
+            async with computer(nats_url, {"a": hello, "b": hello}, name=name, state_dir=tmp_path) as opened:
+                assert opened.catalogue.find("hello") == opened.catalogue.find("b__hello") is not None
+
+
 @pytest.mark.rule("data-structures.SMCPTool.alias", "computer.architecture.5", "computer.manager.call.server")
 async def test_an_aliased_and_a_qualified_tool_are_called_by_their_listed_names(nats_url: str) -> None:
     aliased = configs.stdio(tool_meta={"echo": {"alias": "say it"}})
@@ -308,10 +350,7 @@ async def test_a_tool_that_is_forbidden_while_its_call_waits_for_the_server_is_n
     nats_url: str, tmp_path: Path
 ) -> None:
     log, hold = tmp_path / "log", tmp_path / "hold"
-    box = configs.stdio(log=log)
-    program = box["server_parameters"]
-    held = ["-c", 'while [ -e "$0" ]; do sleep 0.05; done; exec "$@"', str(hold), program["command"], *program["args"]]
-    box["server_parameters"] = {**program, "command": "/bin/sh", "args": held}
+    box = held(configs.stdio(log=log), hold)
     async with world(nats_url, {"wait_s": 60}, box=box) as here:
         hold.touch()
         await here.call("die")

@@ -35,7 +35,7 @@ from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox
 from smcp_computer.pins import Pins
 from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
-from smcp_computer.settings import LOGS, NAMES, ComputerSettings, state_path
+from smcp_computer.settings import LOGS, ComputerSettings, names_path, state_path
 from smcp_computer.terminal import Terminal, hangups
 from smcp_computer.tool_names import take_names, write_names
 from smcp_computer.tools import Catalogue
@@ -140,7 +140,7 @@ class Computer:
             _log.log(level, "no tool is pinned: %s is not there", pins)
         self.pins = Pins(pins, enforces=settings.pins == "enforce", warn=self.fleet.events.warn)
         self.readiness.note("pins", lambda: self.pins.problem)
-        self._names_file = state_path(settings) / NAMES
+        self._names_file = names_path(settings)
         self.catalogue = Catalogue(self.fleet.supervisors, self.pins, take_names(self._names_file))
         self.owner = Owner(Keeping(results_s=settings.keep_results_s))
         self.seat = Seat(settings.office, settings.name)
@@ -334,19 +334,19 @@ class Computer:
 
     @asynccontextmanager
     async def calls_ended(self, drain_s: float) -> AsyncIterator[None]:
-        """On leaving, keep the names of tools for the next process, wait `drain_s` for running calls, then break them
-        off. Nobody is asked at the terminal any more."""
+        """On leaving, wait `drain_s` for running calls, then break them off, and keep the names of tools for the next
+        process: a waiting call may have shown some. Nobody is asked at the terminal any more."""
         try:
             yield
         finally:
             if self._terminal is not None:
                 self._terminal.close()
-            write_names(self._names_file, self.catalogue.seen)
             if self.owner.running:
                 _log.info(waiting_for_calls(self.owner.running, drain_s))
             if not await set_within(drain_s, self.owner.idle):
                 _log.warning("%s broken off: not ended within %g s", counted(self.owner.running, "call"), drain_s)
             await self.calls.aclose()
+            write_names(self._names_file, self.catalogue.seen)
 
 
 def hinted(refusal: str) -> str:

@@ -23,8 +23,6 @@ SOCKET: Final = "control.sock"
 """In the directory of state."""
 LOGS: Final = "logs"
 """The directory with what MCP servers write to their standard error."""
-NAMES: Final = "names.json"
-"""The file with the names of tools, from one process to the next."""
 
 
 class Confirm(StrEnum):
@@ -123,11 +121,18 @@ def states_directory() -> Path:
 
 def state_path(settings: ComputerSettings) -> Path:
     """The directory of this Computer's control socket, logs, secrets and names of tools, which may not exist."""
-    if settings.state_dir is not None:
-        return settings.state_dir
+    return states_directory() / _seat(settings) if settings.state_dir is None else settings.state_dir
+
+
+def names_path(settings: ComputerSettings) -> Path:
+    """The file with the names of tools, from one process of this Computer to the next: others may share its
+    directory."""
+    return state_path(settings) / f"names-{_seat(settings)}.json"
+
+
+def _seat(settings: ComputerSettings) -> str:
     # hashed: names may be long, and the path of a socket has 107 bytes at most
-    seat = blake2b(f"{settings.office}\0{settings.name}".encode(), digest_size=6).hexdigest()
-    return states_directory() / seat
+    return blake2b(f"{settings.office}\0{settings.name}".encode(), digest_size=6).hexdigest()
 
 
 def check_connection(settings: ComputerSettings) -> None:

@@ -90,10 +90,8 @@ async def computer(
     """It keeps nothing for another one of its name, unless they share a `state_dir`."""
     parsed = parse_config(json.dumps({"servers": servers or {}}))
     with TemporaryDirectory(prefix="smcp-state-") as state:
-        own = {"state_dir": Path(state), **settings}
-        given = ComputerSettings(
-            nats_url=url, config=config, office=office, name=name, drain_s=5.0, lease_s=lease_s, **own
-        )
+        own = {"state_dir": Path(state), "drain_s": 5.0, **settings}
+        given = ComputerSettings(nats_url=url, config=config, office=office, name=name, lease_s=lease_s, **own)
         async with (
             open_bus(BusConfig(url=url)) as bus,
             open_computer(given, bus, config=parsed, environ={}, asker=asker, metrics=metrics or Metrics()) as opened,
