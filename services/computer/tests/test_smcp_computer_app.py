@@ -3,12 +3,15 @@
 import asyncio
 import gc
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.events import State
 from smcp_testing.computer_office import NAME, World, computer, registry, world
@@ -324,13 +327,21 @@ async def test_computers_that_share_a_state_directory_keep_the_names_of_their_ow
     nats_url: str, tmp_path: Path
 ) -> None:
     hello = configs.stdio("hello")
-    async with registry(nats_url):
-        for name in ("first", "second"):
-            async with computer(nats_url, {"b": hello}, name=name, state_dir=tmp_path) as opened:
-                assert "hello" in [tool.name for tool in opened.catalogue.listing]
-        for name in ("first", "second"):
-            async with computer(nats_url, {"a": hello, "b": hello}, name=name, state_dir=tmp_path) as opened:
-                assert opened.catalogue.find("hello") == opened.catalogue.find("b__hello") is not None
+
+    @asynccontextmanager
+    async def both(**servers: Any) -> AsyncIterator[list[Computer]]:
+        async with (
+            registry(nats_url),
+            computer(nats_url, servers, name="first", state_dir=tmp_path) as first,
+            computer(nats_url, servers, name="second", state_dir=tmp_path) as second,
+        ):
+            yield [first, second]
+
+    async with both(b=hello) as computers:
+        assert all("hello" in {tool.name for tool in each.catalogue.listing} for each in computers)
+    async with both(a=hello, b=hello) as computers:
+        targets = [each.catalogue.find("hello") for each in computers]
+        assert [target and target.ref.server for target in targets] == ["b", "b"]
 
 
 @pytest.mark.rule("data-structures.SMCPTool.alias", "computer.architecture.5", "computer.manager.call.server")
