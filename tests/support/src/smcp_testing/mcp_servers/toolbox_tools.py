@@ -67,9 +67,9 @@ async def sleep(seconds: float, mark: str = "", until: str = "") -> str:
 
 
 @_tool()
-def block(seconds: float) -> str:
+async def block(seconds: float) -> str:
     """Hold up the whole server: nothing is read or answered meanwhile."""
-    time.sleep(seconds)
+    time.sleep(seconds)  # noqa: ASYNC251 -- it is to hold the loop; the SDK runs other than async tools in threads
     return "back"
 
 
