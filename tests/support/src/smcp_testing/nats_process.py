@@ -91,6 +91,8 @@ class NatsServer:
         return self._listens("monitoring")
 
     def _listens(self, what: str) -> str:
+        if self._process is not None and self._process.poll() is not None:
+            raise RuntimeError(f"nats-server has ended with {self._process.returncode}: {self._last_words()}")
         [written] = (self.directory / "ports").glob("*.ports")
         return str(json.loads(written.read_text())[what][0])
 
