@@ -58,8 +58,10 @@ def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
     assert duration > timedelta()
 
 
-@pytest.mark.rule("computer.reconnect.backoff")
+@pytest.mark.rule("computer.reconnect.{backoff,60s}")
 def test_pauses_double_up_to_the_longest_and_begin_again_after_a_reset() -> None:
+    usual = Backoff()
+    assert max(usual.next() for _ in range(100)) <= 60.0
     backoff = Backoff(first_s=1.0, longest_s=6.0)
     for _ in range(100):
         pauses = [backoff.next() for _ in range(5)]

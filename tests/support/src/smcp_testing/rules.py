@@ -23,12 +23,11 @@ NEVER_RUN: Final = ("skip", "skipif", "xfail")
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of the table; `why` says why no test holds it, else it is empty."""
+    """One line of the table."""
 
     page: str
     section: str
     sentence: str
-    why: str = ""
 
 
 @cache
@@ -40,10 +39,10 @@ def read(path: Path = TABLE) -> Mapping[str, Rule]:
         if line.startswith("## "):
             page = line[3:]
         elif line.startswith("| ") and not line.startswith("| id "):
-            id_, section, sentence, *why = (cell.strip() for cell in line.strip("|").split(" | "))
+            id_, section, sentence = (cell.strip() for cell in line.strip("|").split(" | "))
             if id_ in rules or not section or not sentence.endswith("."):
                 raise ValueError(f"docs/rules.md: not a row of its own: {line}")
-            rules[id_] = Rule(page, section, sentence, *why)
+            rules[id_] = Rule(page, section, sentence)
     return rules
 
 
@@ -85,14 +84,12 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
             for id_ in rules_of(item):
                 tests[id_].append(item.nodeid)
     unknown = [f"{id_}: marked on {tests[id_][0]}, not in docs/rules.md" for id_ in tests if id_ not in rules]
-    untested = [f"{id_}: no test holds it" for id_, rule in rules.items() if not rule.why and id_ not in tests]
-    settled = [f"{id_}: open, but a test holds it" for id_, rule in rules.items() if rule.why and id_ in tests]
-    if wrong := [*unknown, *untested, *settled]:
+    untested = [f"{id_}: no test holds it" for id_ in rules if id_ not in tests]
+    if wrong := [*unknown, *untested]:
         raise pytest.UsageError("\n".join(wrong))
     lines = [
         f"- `{id_}` {rule.sentence}" + "".join(f"\n  - {name}" for name in tests[id_]) for id_, rule in rules.items()
     ]
     Path(target).parent.mkdir(parents=True, exist_ok=True)
-    open_ = sum(1 for rule in rules.values() if rule.why)
-    count = f"{len(rules) - open_} rules have a test, {open_} are open."
+    count = f"{len(rules)} rules have a test."
     Path(target).write_text("\n".join(["# The rules and their tests", "", count, "", *lines, ""]), encoding="utf-8")
