@@ -67,7 +67,6 @@ class Authenticator:
     refusals: dict[str, int] = field(default_factory=lambda: {"token": 0, "throttled": 0}, init=False)
     """Clients without an acceptable token, and those that tried too often."""
     _throttle: Buckets = field(default_factory=lambda: Buckets(WRONG_TOKENS, time.monotonic), init=False)
-    _logged: Buckets = field(default_factory=lambda: Buckets(WRONG_TOKENS, time.monotonic), init=False)
 
     async def run(self) -> None:
         """Refresh the issuer's keys until cancelled."""
@@ -121,9 +120,8 @@ class Authenticator:
             details = {"retry_after_s": math.ceil(wait)}
             raise RateLimited("too many wrong tokens came from this address", details=details) from None
         self.refusals["token"] += 1
-        if not self._logged.take(source):
-            why = f"{error.message}: {error.why}" if isinstance(error, NotAccepted) else error.message
-            _log.info("a client was refused: %s", why, extra={"address": source})
+        why = f"{error.message}: {error.why}" if isinstance(error, NotAccepted) else error.message
+        _log.info("a client was refused: %s", why, extra={"address": source})
 
     async def _holder_of(self, token: str | None, sent_in: str, audience: str | None) -> Principal:
         if not token:

@@ -307,20 +307,7 @@ class Trail:
 
 
 def _described(event: Event, *, content: bool) -> dict[str, Any]:
-    record = {
-        "at": _at(time_ns() // 1_000_000),
-        "kind": event.kind,
-        "subject": event.subject,
-        "office": event.office,
-        "role": event.role,
-        "name": event.name,
-        "computer": event.computer,
-        "tool": event.tool,
-        "outcome": event.outcome,
-        "ms": event.ms,
-        "req_id": event.req_id,
-        "args_sha256": event.args_sha256,
-    }
+    record: dict[str, Any] = dict(zip(FIELDS, (_at(time_ns() // 1_000_000), *_fields(event)), strict=True))
     if event.trace_id is not None:
         record["trace_id"] = f"{event.trace_id:032x}"
     for name in _WHERE_KNOWN:
@@ -337,9 +324,13 @@ def _at(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-_WHERE_KNOWN: Final = ("by", "address", "why", "event", "request_bytes", "reply_bytes", "source")
-FIELDS: Final = tuple(_described(Event("key", ""), content=False))
+FIELDS: Final = (
+    *("at", "kind", "subject", "office", "role", "name", "computer", "tool"),
+    *("outcome", "ms", "req_id", "args_sha256"),
+)
 """What each record has, `null` where it is not known; the other fields are left out then."""
+_fields: Final = attrgetter(*FIELDS[1:])
+_WHERE_KNOWN: Final = ("by", "address", "why", "event", "request_bytes", "reply_bytes", "source")
 _LOGGED: Final = (
     *("subject", "office", "role", "computer", "tool", "outcome", "ms", "req_id", "trace_id", "by", "address", "why"),
 )
@@ -358,14 +349,11 @@ def sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def in_records(field: str, text: str) -> str:
-    """How the text of an event stands in its record."""
-    return _text(text, LONGEST_NAME if field in _NAMES else LONGEST_TEXT) or ""
-
-
-def _text(value: object, longest: int) -> str | None:
+def in_records(field: str, value: object) -> str | None:
+    """How the text of an event stands in its record: cut, and printable."""
     if value is None:
         return None
+    longest = LONGEST_NAME if field in _NAMES else LONGEST_TEXT
     text = value if isinstance(value, str) else str(value)
     cut = text[:longest]
     if not (cut.isascii() and cut.isprintable()):
@@ -389,7 +377,7 @@ def _clean(event: Event) -> None:
     if len(all_of_it) <= LONGEST_TEXT and all_of_it.isascii() and all_of_it.isprintable():
         return
     for name in _TEXTS:
-        setattr(event, name, _text(getattr(event, name), LONGEST_NAME if name in _NAMES else LONGEST_TEXT))
+        setattr(event, name, in_records(name, getattr(event, name)))
 
 
 def _result(body: bytes | None) -> Any:

@@ -102,7 +102,7 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Show joins, leaves and calls of an office as they come. Its gateways need SMCP_AUDIT=on, no SMCP_AUDIT_FILE."""
-    wanted = Wanted({"office": in_records("office", check_office(office))})
+    wanted = Wanted({"office": in_records("office", check_office(office)) or ""})
     shown = _Shown(wanted, as_json=as_json, fields=WATCHED, most=count)
     _run(partial(_follow, shown, f"Watching the office {office!r}; ctrl-C ends it."))
 
@@ -217,7 +217,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
     for name in audit_reader.CHOSEN_BY:
         if (value := given[name]) is None:
             continue
-        chosen[name] = in_records(name, unicodedata.normalize("NFC", value) if name == "office" else value)
+        chosen[name] = in_records(name, unicodedata.normalize("NFC", value) if name == "office" else value) or ""
         if not chosen[name]:
             raise SettingsError(f"--{name.replace('_', '-')}: is empty")
     kinds = get_args(Kind)
