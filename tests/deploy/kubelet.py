@@ -8,12 +8,14 @@ import asyncio
 import base64
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tests.deploy.objects import Container, Manifests, containers, environment, pod
+from tests.deploy.programs import HOME_IN_IMAGES
 
 _BIN: Final = Path(sys.executable).parent
 _WITH_PLACES: Final = ("computer.json", "nats-server.conf")
@@ -53,8 +55,19 @@ class Kubelet:
             self._lay_out(container, mount["name"], places)
         known = _expanded(environment(container, self._manifests) | over) | self._from_secrets(container)
         variables = {name: _placed(value, places) for name, value in known.items()} | over
-        variables |= {"PATH": self._path, "HOME": str(self._directory)}
+        variables |= {"PATH": self._path, "HOME": places.get(HOME_IN_IMAGES, str(self._directory))}
         return [_placed(word, places) for word in (*spec.get("command", []), *spec.get("args", []))], variables
+
+    def replace_pod(self, container: Container) -> None:
+        """Do to the volumes what Kubernetes does between one pod of a workload and the next."""
+        security = pod(container.workload)["securityContext"]
+        for volume in pod(container.workload)["volumes"]:
+            directory = self._directory_of(container, volume["name"])
+            if "emptyDir" in volume:
+                shutil.rmtree(directory)
+            elif "persistentVolumeClaim" in volume and security.get("fsGroupChangePolicy") != "OnRootMismatch":
+                for path in directory.rglob("*"):
+                    path.chmod(path.stat().st_mode | (0o2770 if path.is_dir() else 0o660))  # for `fsGroup`
 
     def _from_secrets(self, container: Container) -> dict[str, str]:
         wanted = {each["name"]: each.get("valueFrom", {}).get("secretKeyRef") for each in container.spec.get("env", [])}
@@ -99,17 +112,23 @@ def _placed(text: str, places: Mapping[str, str]) -> str:
     return re.sub("|".join(map(re.escape, longest_first)), lambda found: places[found[0]], text) if places else text
 
 
-async def run(command: list[str], variables: Mapping[str, str], *, timeout: float = 180) -> tuple[int, str, str]:
+async def run(
+    command: list[str], variables: Mapping[str, str], *, stdin: str = "", timeout: float = 180
+) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command that ends.
 
     Raises TimeoutError; the command is killed then.
     """
     process = await asyncio.create_subprocess_exec(
-        *command, env=dict(variables), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command,
+        env=dict(variables),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(timeout):
-            output, errors = await process.communicate()
+            output, errors = await process.communicate(stdin.encode())
     finally:
         if process.returncode is None:
             process.kill()

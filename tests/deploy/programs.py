@@ -28,6 +28,9 @@ IMAGE_OF: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Which images have a command; see docker/."""
 
+HOME_IN_IMAGES: Final = "/var/lib/smcp"
+"""Of Computers; see docker/computer.Dockerfile."""
+
 
 def settings_of(container: Object) -> type[ServiceSettings] | None:
     """What a container's command reads; None: it is no service of ours."""

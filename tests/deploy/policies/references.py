@@ -44,6 +44,9 @@ def _pod(workload: Object, manifests: Manifests) -> Iterator[str]:
             )
         if "configMap" in volume and not manifests.config(volume["configMap"]["name"]):
             yield f"there is no ConfigMap {volume['configMap']['name']}"
+        claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+        if claim and manifests.named("PersistentVolumeClaim", claim) is None:
+            yield f"there is no PersistentVolumeClaim {claim}"
 
 
 def _container(container: Container, manifests: Manifests) -> Iterator[str]:
