@@ -68,11 +68,6 @@ class Authenticator:
     """Clients without an acceptable token, and those that tried too often."""
     _throttle: Buckets = field(default_factory=lambda: Buckets(WRONG_TOKENS, time.monotonic), init=False)
 
-    async def run(self) -> None:
-        """Refresh the issuer's keys until cancelled."""
-        if self.tokens is not None and self.tokens.jwks is not None:
-            await self.tokens.jwks.run()
-
     async def refresh(self) -> None:
         """Read the files of keys and of revoked tokens again if they have changed."""
         for file, what in ((self.keys, "keys"), (self.revoked, "revoked tokens")):

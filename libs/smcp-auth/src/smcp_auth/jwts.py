@@ -117,7 +117,7 @@ def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:
 
 class Jwks:
     """The key set of an issuer, fetched by one request at a time, and used for its lifetime since its fetch began.
-    `run` fetches it again after half of that, so a short outage of the issuer does no harm."""
+    After half of that the next token has it fetched again, beside: a short outage of the issuer does no harm."""
 
     def __init__(self, load: Load, *, lifetime_s: float = 300.0, refetch_s: float = REFETCH_S) -> None:
         self._load = load
@@ -131,36 +131,31 @@ class Jwks:
         """When the fetch of that set began, and when one last ended (loop time)."""
         self._failed = False
 
-    async def run(self) -> None:
-        """Fetch the set now, and again in time, until cancelled."""
-        while True:
-            await self._fetch(self._retry_s)
-            await asyncio.sleep(self._retry_s if self._failed else self._lifetime_s / 2)
-
     async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """The key of that `kid` for that algorithm. Raises Unavailable: the set has expired, and cannot be fetched."""
-        if self._is_over:
-            await self._fetch(self._retry_s)
-        if self._is_over:
+        if self._age >= self._lifetime_s / 2:
+            fetching = self._fetch(self._retry_s)
+            if self._age >= self._lifetime_s:
+                await asyncio.shield(fetching)
+        if self._age >= self._lifetime_s:
             raise Unavailable("the keys of the tokens' issuer cannot be fetched now; try again")
         found = find_key(self._keys, kid, algorithm)
         if found is None and kid is not None:
-            await self._fetch(self._refetch_s)
+            await asyncio.shield(self._fetch(self._refetch_s))
             found = find_key(self._keys, kid, algorithm)
         return found
 
     @property
-    def _is_over(self) -> bool:
-        return self._loop.time() - self._fetched_at >= self._lifetime_s
+    def _age(self) -> float:
+        return self._loop.time() - self._fetched_at
 
-    async def _fetch(self, pause_s: float) -> None:
-        """Wait for the running fetch. If there is none, fetch the set, unless the last fetch ended less than `pause_s`
-        ago. Cancelling a caller does not cancel the fetch: others share it."""
-        if self._fetching is None or self._fetching.done():
-            if self._loop.time() - self._tried_at < pause_s:
-                return
-            self._fetching = self._loop.create_task(self._fetch_now(), name="key set")
-        await asyncio.shield(self._fetching)
+    def _fetch(self, pause_s: float) -> "asyncio.Task[None]":
+        """The running fetch, or else a new one, unless the last one ended less than `pause_s` ago. Others may share it:
+        it is awaited by `shield`."""
+        last = self._fetching
+        if last is None or (last.done() and self._loop.time() - self._tried_at >= pause_s):
+            last = self._fetching = self._loop.create_task(self._fetch_now(), name="key set")
+        return last
 
     async def _fetch_now(self) -> None:
         began = self._loop.time()

@@ -111,7 +111,6 @@ class Gateway:
             "rebalance": self.moves.rebalance(),
         }
         if self.front.authenticator is not None:
-            works["keys of tokens"] = self.front.authenticator.run()
             works["expiry"] = self.moves.end_expired(self.front.authenticator)
         try:
             for name, work in works.items():

@@ -80,10 +80,14 @@ class Authorization:
         self.routes: list[BaseRoute] = [] if self._issuer is None else [metadata]
 
     async def run(self) -> None:
-        if self._authenticator is not None:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._authenticator.run())
-                tasks.create_task(self._end_invalid())
+        """End the answers whose token is no longer valid, until cancelled."""
+        while self._authenticator is not None:
+            await asyncio.sleep(LOOK_S)
+            await self._authenticator.refresh()
+            for scope, (principal, streams) in self._open.items():
+                ended = self._authenticator.ended(principal) is not None
+                if ended and (streams or not self._authenticator.may_return(principal)):
+                    scope.cancel()
 
     async def check(self, request: Request, office: str) -> None:
         """Set `request.scope["user"]`, for the MCP SDK and `may`. Raises SmcpError: the caller may not use it."""
@@ -170,16 +174,6 @@ class Authorization:
     def _own_quota(self, principal: Principal | None, name: str, default: int) -> Quota:
         own = None if principal is None or principal.grants.quota is None else getattr(principal.grants.quota, name)
         return Quota(**{name: min(default, self._quotas[name] or default) if own is None else own})
-
-    async def _end_invalid(self) -> None:
-        assert self._authenticator is not None
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self._authenticator.refresh()
-            for scope, (principal, streams) in self._open.items():
-                ended = self._authenticator.ended(principal) is not None
-                if ended and (streams or not self._authenticator.may_return(principal)):
-                    scope.cancel()
 
     def _rights(self, principal: Principal | None) -> Rights | None:
         if self._authenticator is None:
