@@ -19,19 +19,17 @@ from smcp_proto.catalog import trace_id, verb_of
 from smcp_testing.event_payloads import GOOD
 from smcp_testing.mcp_servers import configs
 from smcp_testing.mcp_servers.shelf import HOST
-from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import OWNER_FIRST_S, eventually
 from tests.e2e.actors.bare import FlatError, member
 from tests.e2e.actors.socketio_computer import socketio_computer
 from tests.e2e.scenarios.calls import text
 from tests.e2e.traces import agent_app
-from tests.e2e.traces.recorder import ENVIRONMENT, Recorder, calling, runs, through
+from tests.e2e.traces.recorder import Recorder, calling, recording, runs, through
+from tests.e2e.worlds.kinds import PROCESSES, STANDALONE
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.process import Launched
-from tests.e2e.worlds.processes import open_processes
-from tests.e2e.worlds.standalone import open_standalone
-from tests.e2e.worlds.world import ELSEWHERE, LAB, Part
+from tests.e2e.worlds.world import ELSEWHERE, LAB, Part, instance
 
 NOT_SAMPLING, NOT_TRACED, FAILED_ONLY = 2, 3, 4
 """Gateways of their own kind."""
@@ -76,40 +74,20 @@ SAID = [
 def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
     """One world for all tests that do not hurt it; with one registry, so that it is known which one answers."""
     with asyncio.Runner() as runner:
-        receiving = otlp_receiver()
-        receiver = runner.run(receiving.__aenter__())
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}
-        opened = open_processes(
-            tmp_path_factory.mktemp("traces"),
-            gateways=5,
-            registries=1,
-            environment=environment,
-            of_their_own=OF_THEIR_OWN,
-            more=[RICH],
-        )
-        yield Recorder(receiver.url, runner.run(opened.__aenter__()))
+        directory = tmp_path_factory.mktemp("traces")
+        opened = recording(PROCESSES, directory, gateways=5, registries=1, of_their_own=OF_THEIR_OWN, more=[RICH])
+        yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
-        runner.run(receiving.__aexit__(None, None, None))
 
 
 async def run_app(recorder: Recorder, gateway: int, req_id: str, **variables: str) -> dict[str, str]:
     """The traced application, calling `trace` of `alpha`; gives the trace's ids as it printed them."""
-    env = {**recorder.environment, "OTEL_SERVICE_NAME": "an-app", **variables}
+    env = {**recorder.environment, "OTEL_SERVICE_NAME": "an-app", **instance("app"), **variables}
     command = (sys.executable, agent_app.__file__, recorder.world.url(gateway), LAB, "alpha", "trace", req_id)
     async with service_process(*command, env=env) as app:
         assert await app.exit_code(timeout=60) == 0, app.log
         printed: dict[str, str] = json.loads(app.output[-1])
         return printed
-
-
-@pytest.mark.rule("answers.traces.one")
-async def test_a_call_is_one_trace_from_the_gateway_to_the_mcp_server(recorder: Recorder) -> None:
-    req_id = uuid4().hex
-    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
-        result = await agent.call("alpha", "trace", req_id=req_id)
-        await recorder.matches("call", {req_id: "req_id"}, through(agent))
-    (called,) = [span for span in await recorder.spans(req_id) if span["name"] == "tools/call trace"]
-    assert text(result) == f"00-{req_id}-{called['span_id']}-01"
 
 
 @pytest.mark.rule("answers.traces.ids", "answers.traces.content")
@@ -128,28 +106,12 @@ async def test_every_span_has_ids_and_no_arguments_or_results(recorder: Recorder
     assert [span["name"] for span in spans if not span["attributes"].get("smcp.office")] == []
 
 
-async def test_the_trace_of_a_call_to_an_unknown_computer(recorder: Recorder) -> None:
-    req_id = uuid4().hex
-    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
-        with pytest.raises(FlatError, match="404"):
-            await agent.call("nobody", "echo", {"text": "x"}, req_id=req_id)
-        await recorder.matches("no_such_computer", {req_id: "req_id"}, through(agent))
-
-
 async def test_the_trace_of_a_malformed_call(recorder: Recorder) -> None:
     req_id = uuid4().hex
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
         with pytest.raises(FlatError, match="400"):
             await agent.call("alpha", "echo", {"text": "x"}, timeout=0, req_id=req_id)
         await recorder.matches("malformed", {req_id: "req_id"}, through(agent))
-
-
-@pytest.mark.parametrize("tool", ["fail", "no_such_tool"])
-async def test_the_trace_of_a_failing_tool(recorder: Recorder, tool: str) -> None:
-    req_id = uuid4().hex
-    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
-        assert (await agent.call("alpha", tool, req_id=req_id))["isError"]
-        await recorder.matches(f"tool_{tool}", {req_id: "req_id"}, through(agent))
 
 
 async def test_a_failed_call_that_was_not_sampled_has_the_same_trace_and_others_have_none(recorder: Recorder) -> None:
@@ -179,17 +141,6 @@ async def test_the_trace_of_a_tool_that_times_out(recorder: Recorder) -> None:
         result = await agent.call("alpha", "sleep", {"seconds": 60}, timeout=OWNER_FIRST_S, req_id=req_id)
         assert result["meta"] == {"a2c_timeout": True}
         await recorder.matches("tool_too_long", {req_id: "req_id"}, through(agent))
-
-
-async def test_the_trace_of_a_cancelled_call(recorder: Recorder) -> None:
-    req_id = uuid4().hex
-    world = recorder.world
-    async with SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
-        running = asyncio.create_task(agent.call_tool("alpha", "sleep", {"seconds": 60, "mark": req_id}, req_id=req_id))
-        await eventually(lambda: runs(world.computer(LAB, "alpha"), req_id))
-        running.cancel()
-        await asyncio.wait([running])
-        await recorder.matches("cancelled", {req_id: "req_id"}, calling(agent))
 
 
 async def test_the_trace_of_a_chunked_result(recorder: Recorder) -> None:
@@ -327,34 +278,32 @@ async def test_other_services_share_the_trace_when_the_gateway_exports_nothing(
 
 async def test_the_traces_of_a_dying_mcp_server_a_silent_one_and_a_killed_computer(tmp_path: Path) -> None:
     dies, silent, killed = f"log me {uuid4().hex}", uuid4().hex, uuid4().hex
-    async with otlp_receiver() as receiver:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}
-        async with open_processes(tmp_path, gateways=1, registries=1, environment=environment) as world:
-            recorder = Recorder(receiver.url, world)
-            beta = world.computer(LAB, "beta")
-            host = beta.part
-            async with member(world.url(0), "agent", LAB, "caller") as agent:
-                hashed = f"{trace_id(LAB, 'caller', dies):032x}"
-                assert (await agent.call("beta", "die", req_id=dies))["isError"]
-                await recorder.matches("server_dies", {hashed: "hash", dies: "req_id"}, through(agent))
-                said = [line for line in logged(host) if line.get("req_id") == dies]
-                assert said
-                assert {(line["office"], line["trace_id"]) for line in said} == {(LAB, hashed)}
+    async with recording(PROCESSES, tmp_path, gateways=1, registries=1) as recorder:
+        world = recorder.world
+        beta = world.computer(LAB, "beta")
+        host = beta.part
+        async with member(world.url(0), "agent", LAB, "caller") as agent:
+            hashed = f"{trace_id(LAB, 'caller', dies):032x}"
+            assert (await agent.call("beta", "die", req_id=dies))["isError"]
+            await recorder.matches("server_dies", {hashed: "hash", dies: "req_id"}, through(agent))
+            said = [line for line in logged(host) if line.get("req_id") == dies]
+            assert said
+            assert {(line["office"], line["trace_id"]) for line in said} == {(LAB, hashed)}
 
-                host.pause()
-                with pytest.raises(FlatError, match="408"):
-                    await agent.call("beta", "echo", {"text": "x"}, timeout=1, req_id=silent)
-                await recorder.matches("computer_does_not_answer", {silent: "req_id"}, through(agent))
-                await host.kill()
-                await host.start()
+            host.pause()
+            with pytest.raises(FlatError, match="408"):
+                await agent.call("beta", "echo", {"text": "x"}, timeout=1, req_id=silent)
+            await recorder.matches("computer_does_not_answer", {silent: "req_id"}, through(agent))
+            await host.kill()
+            await host.start()
 
-                asked = asyncio.create_task(agent.call("beta", "sleep", {"seconds": 60, "mark": killed}, req_id=killed))
-                await eventually(lambda: runs(beta, killed))
-                await host.kill()
-                with pytest.raises(FlatError, match="503"):
-                    await asked
-                await recorder.matches("computer_is_killed", {killed: "req_id"}, through(agent))
-                await host.start()
+            asked = asyncio.create_task(agent.call("beta", "sleep", {"seconds": 60, "mark": killed}, req_id=killed))
+            await eventually(lambda: runs(beta, killed))
+            await host.kill()
+            with pytest.raises(FlatError, match="503"):
+                await asked
+            await recorder.matches("computer_is_killed", {killed: "req_id"}, through(agent))
+            await host.start()
 
 
 def logged(part: Part) -> list[dict[str, Any]]:
@@ -364,10 +313,7 @@ def logged(part: Part) -> list[dict[str, Any]]:
 
 async def test_one_process_produces_the_same_tree(tmp_path: Path) -> None:
     req_id = uuid4().hex
-    async with otlp_receiver() as receiver:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}
-        async with open_standalone(tmp_path, environment=environment) as world:
-            recorder = Recorder(receiver.url, world)
-            async with member(world.url(0), "agent", LAB, "caller") as agent:
-                await agent.call("alpha", "echo", {"text": "x"}, req_id=req_id)
-                await recorder.matches("standalone", {req_id: "req_id"}, through(agent))
+    async with recording(STANDALONE, tmp_path) as recorder:
+        async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+            await agent.call("alpha", "echo", {"text": "x"}, req_id=req_id)
+            await recorder.matches("standalone", {req_id: "req_id"}, through(agent))

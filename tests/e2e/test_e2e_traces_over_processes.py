@@ -1,4 +1,4 @@
-"""The trees of what touches several replicas: repeats, members that move, an office switch, and a Computer that is
+"""The trees of what touches several replicas: members that move, an office switch, and a Computer that is
 connected to a gateway. All of a request is one trace, whichever processes it passes.
 """
 
@@ -14,16 +14,15 @@ import pytest
 
 from smcp_agent import SmcpAgent
 from smcp_testing.mcp_servers import configs
-from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import BareMember, member
 from tests.e2e.scenarios.calls import text
-from tests.e2e.traces.recorder import ENVIRONMENT, Barrier, Recorder, calling, runs, through
+from tests.e2e.traces.recorder import Barrier, Recorder, calling, recording, runs, through
+from tests.e2e.worlds.kinds import PROCESSES
 from tests.e2e.worlds.layout import ALPHA, OTHER_ALPHA, Place, command
 from tests.e2e.worlds.process import ForkedProcess
-from tests.e2e.worlds.processes import open_processes
-from tests.e2e.worlds.world import ELSEWHERE, LAB, ComputerHost, Part, child_environment
+from tests.e2e.worlds.world import ELSEWHERE, LAB, ComputerHost, Part, child_environment, instance
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -47,15 +46,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorder(directory: Path) -> Iterator[Recorder]:
     """One world; with one registry, so that it is known which one answers."""
     with asyncio.Runner() as runner:
-        receiving = otlp_receiver()
-        receiver = runner.run(receiving.__aenter__())
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}
-        opened = open_processes(
-            directory, gateways=3, registries=1, places=(ALPHA,), environment=environment, of_their_own=OF_ITS_OWN
-        )
-        yield Recorder(receiver.url, runner.run(opened.__aenter__()))
+        opened = recording(PROCESSES, directory, gateways=3, registries=1, places=(ALPHA,), of_their_own=OF_ITS_OWN)
+        yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
-        runner.run(receiving.__aexit__(None, None, None))
 
 
 @asynccontextmanager
@@ -99,25 +92,9 @@ async def paused(part: Part) -> AsyncIterator[None]:
     await part.ready()
 
 
-async def test_a_repeat_joins_the_running_call_and_a_later_one_gets_its_answer(recorder: Recorder) -> None:
-    req_id, slow = uuid4().hex, {"seconds": 3}
-    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
-        answers = await asyncio.gather(*(agent.call("alpha", "sleep", slow, req_id=req_id) for _ in range(2)))
-        answers.append(await agent.call("alpha", "sleep", slow, req_id=req_id))
-        assert len({text(answer) for answer in answers}) == 1
-        await recorder.matches("repeats", {req_id: "req_id"}, through(agent))
-
-
 async def test_the_trace_of_a_call_to_a_computer_behind_a_gateway(recorder: Recorder, directory: Path) -> None:
-    req_id = uuid4().hex
-    async with (
-        member(recorder.world.url(0), "agent", LAB, "caller") as agent,
-        behind_gateways(recorder, directory, "outside", 1),
-    ):
-        traced = text(await agent.call("outside", "trace", req_id=req_id))
-        await recorder.matches("computer_behind_a_gateway", {req_id: "req_id"}, through(agent))
-    (called,) = [span for span in await recorder.spans(req_id) if span["name"] == "tools/call trace"]
-    assert traced == f"00-{req_id}-{called['span_id']}-01"
+    async with behind_gateways(recorder, directory, "outside", 1):
+        await recorder.follows_a_call_to("outside", "computer_behind_a_gateway")
 
 
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
@@ -125,7 +102,7 @@ async def test_the_spans_of_an_instrumented_server_over_http_are_below_that_of_t
     recorder: Recorder, directory: Path, kind: Literal["streamable", "sse"]
 ) -> None:
     req_id = uuid4().hex
-    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": recorder.url, "OTEL_SERVICE_NAME": "an-mcp-server"}
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": recorder.url, "OTEL_SERVICE_NAME": "an-mcp-server", **instance("server")}
     async with (
         configs.http_instrumented(kind, env) as server,
         member(recorder.world.url(0), "agent", LAB, "caller") as agent,
@@ -172,34 +149,33 @@ async def test_the_trace_of_a_computer_that_changes_its_office(recorder: Recorde
 
 async def test_the_traces_of_calls_whose_agent_or_computer_moves_to_another_replica(tmp_path: Path) -> None:
     of_the_agent, of_the_computer = uuid4().hex, uuid4().hex
-    async with otlp_receiver() as receiver:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "SMCP_DRAIN_S": "1", **ENVIRONMENT}
-        async with open_processes(
-            tmp_path, registries=1, places=(ALPHA, OTHER_ALPHA), environment=environment
-        ) as world:
-            recorder = Recorder(receiver.url, world)
-            async with AsyncExitStack() as opened:
-                async with paused(world.gateway(1).part):  # so that both are at the other one
-                    roamer = await opened.enter_async_context(behind_gateways(recorder, tmp_path, "roamer", 0, 1))
-                    sdk = SmcpAgent([world.url(0), world.url(1)], office=ELSEWHERE, name="caller")
-                    moving = await opened.enter_async_context(sdk)
-                staying = await opened.enter_async_context(member(world.url(1), "agent", LAB, "caller"))
-                await recorder.settled(through(staying, "roamer", 5))
-                asked = moving.call_tool("alpha", "sleep", {"seconds": 8, "mark": of_the_agent}, req_id=of_the_agent)
-                running = asyncio.create_task(asked)
-                await eventually(lambda: runs(world.computer(ELSEWHERE, "alpha"), of_the_agent))
-                roamer.part.pause()
-                await world.gateway(0).part.stop()
-                late = asyncio.create_task(staying.call("roamer", "echo", {"text": "x"}, req_id=of_the_computer))
+    places, drain = (ALPHA, OTHER_ALPHA), {"SMCP_DRAIN_S": "1"}
+    async with (
+        recording(PROCESSES, tmp_path, drain, registries=1, places=places) as recorder,
+        AsyncExitStack() as opened,
+    ):
+        world = recorder.world
+        async with paused(world.gateway(1).part):  # so that both are at the other one
+            roamer = await opened.enter_async_context(behind_gateways(recorder, tmp_path, "roamer", 0, 1))
+            sdk = SmcpAgent([world.url(0), world.url(1)], office=ELSEWHERE, name="caller")
+            moving = await opened.enter_async_context(sdk)
+        staying = await opened.enter_async_context(member(world.url(1), "agent", LAB, "caller"))
+        await recorder.settled(through(staying, "roamer", 5))
+        asked = moving.call_tool("alpha", "sleep", {"seconds": 8, "mark": of_the_agent}, req_id=of_the_agent)
+        running = asyncio.create_task(asked)
+        await eventually(lambda: runs(world.computer(ELSEWHERE, "alpha"), of_the_agent))
+        roamer.part.pause()
+        await world.gateway(0).part.stop()
+        late = asyncio.create_task(staying.call("roamer", "echo", {"text": "x"}, req_id=of_the_computer))
 
-                async def waits() -> bool:
-                    """The registry was asked where the Computer is."""
-                    return any(span["name"].startswith("process") for span in await recorder.spans(of_the_computer))
+        async def waits() -> bool:
+            """The registry was asked where the Computer is."""
+            return any(span["name"].startswith("process") for span in await recorder.spans(of_the_computer))
 
-                await eventually(waits)
-                roamer.part.resume()
-                assert text(await late) == "x"
-                assert not (await running).is_error
-                await recorder.matches("moved_agent", {of_the_agent: "req_id"}, calling(moving))
-                moved = {of_the_computer: "req_id"}
-                await recorder.matches("moved_computer", moved, through(staying, "roamer", 5))
+        await eventually(waits)
+        roamer.part.resume()
+        assert text(await late) == "x"
+        assert not (await running).is_error
+        await recorder.matches("moved_agent", {of_the_agent: "req_id"}, calling(moving))
+        moved = {of_the_computer: "req_id"}
+        await recorder.matches("moved_computer", moved, through(staying, "roamer", 5))

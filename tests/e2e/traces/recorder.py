@@ -1,7 +1,9 @@
 """What the processes of a world have exported, read from the OTLP receiver."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -9,16 +11,16 @@ import aiohttp
 import orjson
 
 from smcp_agent import SmcpAgent
+from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.waiting import eventually
-from tests.e2e.actors.bare import BareMember
+from tests.e2e.actors.bare import BareMember, member
+from tests.e2e.scenarios.calls import text
 from tests.e2e.traces import golden_files
 from tests.e2e.traces.tree import forest
-from tests.e2e.worlds.world import ComputerHost, World
+from tests.e2e.worlds.kinds import CONTAINERS, OPEN
+from tests.e2e.worlds.world import LAB, ComputerHost, World
 
-ENVIRONMENT = {
-    "OTEL_BSP_SCHEDULE_DELAY": "100",  # milliseconds
-    "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "process",  # so that a span says its process's id
-}
+ENVIRONMENT = {"OTEL_BSP_SCHEDULE_DELAY": "100"}  # milliseconds
 """For everybody whose spans are to be read, beside the receiver's address."""
 
 Barrier = Callable[[str], Awaitable[int]]
@@ -56,8 +58,6 @@ class Recorder:
 
     url: str
     world: World
-    names: dict[int, str] = field(default_factory=dict)
-    """Of processes, by their ids: of those that have ended, too."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -88,7 +88,16 @@ class Recorder:
             await matching()
 
     async def _forest(self, traces: Mapping[str, str]) -> list[dict[str, Any]]:
-        return forest(await self.spans(*traces), instance=self._instance, known=traces)
+        return forest(await self.spans(*traces), instance=_instance, known=traces)
+
+    async def follows_a_call_to(self, computer: str, golden: str) -> None:
+        """A call is one trace, as in this golden file, and its MCP server is told of its last span."""
+        req_id = uuid4().hex
+        async with member(self.world.url(0), "agent", LAB, "caller") as agent:
+            told = text(await agent.call(computer, "trace", req_id=req_id))
+            await self.matches(golden, {req_id: "req_id"}, through(agent))
+        (called,) = [span for span in await self.spans(req_id) if span["name"] == "tools/call trace"]
+        assert told == f"00-{req_id}-{called['span_id']}-01"
 
     async def settled(self, barrier: Barrier) -> None:
         """Return when all spans that have ended are here."""
@@ -98,12 +107,25 @@ class Recorder:
         async def all_there() -> bool:
             return len(await self.spans(req_id)) >= count
 
-        self._note_names()
         await eventually(all_there, message=f"the {count} spans of the last request did not come")
 
-    def _instance(self, span: Mapping[str, Any]) -> str:
-        self._note_names()
-        return self.names.get(span["resource"].get("process.pid"), "of its own")
 
-    def _note_names(self) -> None:
-        self.names.update({part.pid: part.name for part in self.world.parts if part.running})
+@asynccontextmanager
+async def recording(
+    kind: str, directory: Path, environment: Mapping[str, str] | None = None, **options: Any
+) -> AsyncIterator[Recorder]:
+    """A world of this kind that sends its spans to one receiver; `options` are for what opens it."""
+    told = {**ENVIRONMENT, **(environment or {})}
+    if kind == CONTAINERS:
+        async with OPEN[kind](directory, environment=told, collector=True, **options) as world:
+            assert world.collector is not None
+            yield Recorder(world.collector.url, world)
+    else:
+        async with otlp_receiver() as receiver:
+            told["OTEL_EXPORTER_OTLP_ENDPOINT"] = receiver.url
+            async with OPEN[kind](directory, environment=told, **options) as world:
+                yield Recorder(receiver.url, world)
+
+
+def _instance(span: Mapping[str, Any]) -> str:
+    return str(span["resource"]["service.instance.id"])

@@ -26,7 +26,7 @@ class Made:
 
     Args:
         image: its image.
-        arguments: for the image's entry point.
+        arguments: for the image's entry point, or for `entrypoint`.
         env: its variables.
         network: the one to NATS; ports are published on another one, so that it can be cut alone.
         publish: a port of 127.0.0.1 for each of its ports.
@@ -45,6 +45,8 @@ class Made:
     labels: Mapping[str, str] = field(default_factory=dict)
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Where the engine's volumes are inside, by their names."""
+    entrypoint: Sequence[str] | None = None
+    """In place of the image's."""
     health_s: float | None = None
     """How often the engine asks for its health (seconds). None: never; each time takes a processor for 0.2 s."""
 
@@ -72,6 +74,7 @@ class Hardened(DockerContainer):
             "network": "bridge",
             "ports": {f"{inside}/tcp": ("127.0.0.1", outside) for inside, outside in made.publish.items()},
             "labels": dict(made.labels),
+            "entrypoint": made.entrypoint,
         }
         asked = made.health_s
         self._options["healthcheck"] = {"test": ["NONE"]} if asked is None else {"interval": int(asked * 1e9)}

@@ -19,11 +19,11 @@ from tests.e2e.worlds.engine import image, nats_image
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.nats_nodes import CLIENTS, MONITORING
 from tests.e2e.worlds.network import CutNetwork
-from tests.e2e.worlds.world import MARK, ComputerHost, Gateway, World
+from tests.e2e.worlds.world import MARK, Collector, ComputerHost, Gateway, World, instance
 
 LABEL: Final = "smcp.e2e"
 """Of all containers and networks of the tests: `docker ps --filter label=smcp.e2e` finds what a killed run left."""
-_HEALTH, _CLIENTS = 8080, 8000
+_HEALTH, _CLIENTS, _OTLP = 8080, 8000, 4318
 
 
 @dataclass(kw_only=True)
@@ -45,6 +45,7 @@ class ContainerParts:
     gateways: int
     registries: int
     environment: Mapping[str, str]
+    of_their_own: Mapping[str, Mapping[str, str]]
     places: Sequence[Place]
     shown: Sequence[Path]
     tag: str
@@ -54,6 +55,7 @@ class ContainerParts:
     offices: Sequence[str]
     rebalance_s: float
     health_s: float | None
+    collector: bool
     _ports: Ports = field(default_factory=Ports)
 
     def world(self) -> World:
@@ -72,6 +74,7 @@ class ContainerParts:
             spread=True,
             mark=self.mark,
             disk=self._disk,
+            collector=self._collector() if self.collector else None,
         )
 
     @cached_property
@@ -93,6 +96,7 @@ class ContainerParts:
                 "offices": sorted({*self.offices, *(place.office for place in self.places)}),
                 "registries": [f"registry-{number}" for number in range(1, self.registries + 1)],
                 "gateways": [f"gateway-{number}" for number in range(1, self.gateways + 1)],
+                "operators": ["operator"],
                 "computers": [
                     {"credential": place.credential, "office": place.office, "names": [place.name]}
                     for place in self.places
@@ -116,6 +120,22 @@ class ContainerParts:
         return self.stack.enter_context(
             open_disk(f"smcp-e2e-{self.mark}", self.store, user=user, image=any_image, labels=labels)
         )
+
+    def _collector(self) -> Collector:
+        """The receiver of the tests, as no collector's image is built here. It takes no mark: it outlives the parts."""
+        url = f"http://127.0.0.1:{(port := self._ports.take())}"
+        made = Made(
+            image("smcp-computer-testing", self.tag),
+            ("0.0.0.0", str(_OTLP)),
+            {},
+            self.network,
+            publish={_OTLP: port},
+            mounts=[],
+            alias="collector",
+            labels={LABEL: self.mark},
+            entrypoint=("/opt/testing/bin/python", "-m", "smcp_testing.otlp_receiver"),
+        )
+        return Collector(url, self._container("collector", made, ready=f"{url}/api/services"))
 
     def _node(self, name: str, port: int, monitoring: int) -> Container:
         home, conf = self.directory / name, self._written.conf
@@ -149,7 +169,7 @@ class ContainerParts:
         home.mkdir()
         config = _config(place, home)
         hand_over(home)
-        arguments = ("run", "--config", str(config), "--office", place.office, "--name", place.name)
+        arguments = ("run", "--config", str(config), "--office", place.office, "--name", place.name, *place.arguments)
         host = self._service("smcp-computer-testing", place.credential, _HEALTH, *arguments, mounts=[home])
         return ComputerHost(place.office, place.name, host, place.ran(home))
 
@@ -173,17 +193,22 @@ class ContainerParts:
             "SMCP_STATS": "1",
             "SMCP_INSECURE": "1",  # clients of these scenarios have no tokens, and a container's loopback is its own
             "SMCP_LOG_FORMAT": "json",
+            **instance(credential),
         }
+        if self.collector:
+            settings["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://collector:{_OTLP}"
+        told = {**self.environment, **self.of_their_own.get(credential, {})}
         return self._container(
             credential,
             Made(
                 tagged,
                 arguments,
-                {**settings, **self.environment, **clock, **own},
+                {**settings, **told, **clock, **own},
                 self.network,
                 publish={port_inside: port, _HEALTH: health},
                 mounts=[creds, *mounts],
                 shown=self.shown if kind.startswith("smcp-computer") else (),
+                alias=credential,
                 labels={LABEL: self.mark},
                 health_s=self.health_s,
             ),

@@ -21,6 +21,7 @@ async def open_containers(
     gateways: int = 2,
     registries: int = 2,
     environment: Mapping[str, str] | None = None,
+    of_their_own: Mapping[str, Mapping[str, str]] | None = None,
     places: Sequence[Place] = PLACES,
     more: Sequence[Place] = (),
     shown: Sequence[Path] = (),
@@ -32,13 +33,14 @@ async def open_containers(
     later: Collection[int] = (),
     rebalance_s: float = 0,
     health_s: float | None = None,
+    collector: bool = False,
 ) -> AsyncIterator[World]:
     """As `open_processes`, each part in its container: hardened as in docker/compose.yaml, and reached by its name.
 
     Skips where there is no docker engine; with `CONTAINERS=true` it fails there.
 
     Args:
-        environment: what is set for every part.
+        environment: what is set for every part; `of_their_own`: what beside it, by credential (`gateway-2`).
         places: the Computers of the layout; `more`: those beside them.
         shown: directories of this machine that Computers may read, at the same path.
         tag: of the images.
@@ -49,6 +51,7 @@ async def open_containers(
         later: numbers of gateways that are not started.
         rebalance_s: over how long gateways tell clients above their fair share to go; tests choose which one has whom.
         health_s: how often the engine asks for health (seconds); None: never.
+        collector: whether there is one, to which all services send their spans.
     """
     require_engine()
     mark = uuid4().hex
@@ -62,6 +65,7 @@ async def open_containers(
             gateways=gateways,
             registries=registries,
             environment=environment or {},
+            of_their_own=of_their_own or {},
             places=[*places, *more],
             shown=shown,
             tag=tag,
@@ -71,7 +75,26 @@ async def open_containers(
             offices=offices,
             rebalance_s=rebalance_s,
             health_s=health_s,
+            collector=collector,
         )
         world = parts.world()
-        async with running(world, [each.part for number, each in enumerate(world.gateways) if number in later]):
+        async with (
+            _collecting(world),
+            running(world, [each.part for number, each in enumerate(world.gateways) if number in later]),
+        ):
             yield world
+
+
+@asynccontextmanager
+async def _collecting(world: World) -> AsyncIterator[None]:
+    """The collector is there before the first span, and until the last one; a test may have stopped it."""
+    if world.collector is None:
+        yield
+        return
+    part = world.collector.part
+    await part.start()
+    try:
+        yield
+    finally:
+        if part.running:
+            await part.stop()

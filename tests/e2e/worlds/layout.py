@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ class Place:
     servers: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """MCP servers beside the toolbox, as they stand in a configuration file."""
     toolbox: bool = True
+    arguments: Sequence[str] = ()
+    """Of its command, beside the others."""
 
     def ran(self, directory: Path) -> Path:
         return directory / f"{self.credential}.ran"

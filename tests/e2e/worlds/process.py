@@ -12,6 +12,7 @@ from typing import Protocol
 import aiohttp
 
 from smcp_testing.fork_server import GIVE_BACK, Forked
+from tests.e2e.worlds.world import instance
 
 _START_S = 180.0
 """At a load of 20 for two processors a host wrote its first line after 45 s; its MCP server starts after that."""
@@ -172,7 +173,7 @@ class Process(Launched):
     ) -> None:
         super().__init__(name, directory, ready_url, health_url)
         self.command = tuple(command)
-        self.env = dict(env)
+        self.env = {**instance(name), **env}
 
     def _spawn(self) -> Child:
         with self.log.open("ab") as log:

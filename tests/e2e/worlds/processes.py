@@ -76,7 +76,16 @@ async def open_processes(
         return ForkedProcess(credential, [command(name), *arguments], env, directory, ready, asked)
 
     def computer(place: Place) -> ComputerHost:
-        arguments = ("run", "--config", str(place.config(directory)), "--office", place.office, "--name", place.name)
+        arguments = (
+            "run",
+            "--config",
+            str(place.config(directory)),
+            "--office",
+            place.office,
+            "--name",
+            place.name,
+            *place.arguments,
+        )
         host = part("smcp-computer", place.credential, *arguments)
         return ComputerHost(place.office, place.name, host, place.ran(directory))
 

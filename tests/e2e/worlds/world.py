@@ -75,6 +75,14 @@ class Gateway:
 
 
 @dataclass(frozen=True)
+class Collector:
+    """A receiver of spans; `url` is for this machine."""
+
+    url: str
+    part: Part
+
+
+@dataclass(frozen=True)
 class ComputerHost:
     """A native Computer: under which name it is in which office."""
 
@@ -123,6 +131,8 @@ class World:
     """The other nodes, where NATS is a cluster."""
     disk: Disk | None = None
     """JetStream's, where it is small."""
+    collector: Collector | None = None
+    """In which its spans arrive; none of the parts."""
     waits: list[Wait] = field(default_factory=list)
     """For answers with a promise: to be shown, since a test allows for a machine that is busy."""
 
@@ -175,6 +185,11 @@ LEASE_S = 10.0
 
 LAB = "lab"
 ELSEWHERE = "北京 3.*.>"
+
+
+def instance(name: str) -> dict[str, str]:
+    """The setting by which spans say which part of the world they are from."""
+    return {"OTEL_RESOURCE_ATTRIBUTES": f"service.instance.id={name}"}
 
 
 def strays(mark: str) -> list[str]:

@@ -1,7 +1,8 @@
 """An OTLP receiver: keeps the spans that it is sent, over HTTP (protobuf), and lists them as JSON.
 
-Run it as ``python -m smcp_testing.otlp_receiver``. It listens on 127.0.0.1 and prints its port
-(`POST /v1/traces`, `GET /spans`, `DELETE /spans`, and Jaeger's query API, see `jaeger_api`). It ends with SIGTERM.
+Run it as ``python -m smcp_testing.otlp_receiver [ADDRESS PORT]``; without arguments it listens on a free port of
+127.0.0.1. It prints its port (`POST /v1/traces`, `GET /spans`, and Jaeger's query API, see `jaeger_api`), and ends with
+SIGTERM.
 """
 
 import asyncio
@@ -98,7 +99,7 @@ def _app(spans: list[dict[str, Any]]) -> web.Application:
     return app
 
 
-async def _main() -> None:
+async def _main(address: str = "127.0.0.1", port: str = "0") -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -106,7 +107,7 @@ async def _main() -> None:
     runner = web.AppRunner(_app(spans), access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, address, int(port)).start()
         sys.stdout.write(f"{runner.addresses[0][1]}\n")
         sys.stdout.flush()
         await stop.wait()
@@ -115,4 +116,4 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    asyncio.run(_main(*sys.argv[1:]))
