@@ -58,7 +58,11 @@ CASES: Final[dict[str, tuple[dict[str, str], int, int]]] = {
     "SmcpAuditNotWritten yet": ({f"smcp_audit_waiting{{{JOB}}}": "0x10 200x10 0x1 200 0x20"}, 8, 12),
     "SmcpSpansLost": ({f'smcp_telemetry_spans_total{{{JOB}, outcome="dropped"}}': "0x10 0+9x20 180x40"}, 12, 24),
     "SmcpSeatContested": ({'smcp_registry_claims_refused_total{why="taken"}': "0+2x30 60x30"}, 12, 24),
-    "SmcpCallsFail": ({CALLS % "ok": "0+100x60", CALLS % "503": "0x10 0+10x10 100x40"}, 9, 24),
+    "SmcpCallsFail": (
+        {CALLS % "ok": "0+100x60", CALLS % "429": "0+9000x60", CALLS % "503": "0x10 0+10x10 100x40"},
+        9,
+        24,
+    ),
     "SmcpCallsWait": ({"smcp_gateway_calls_in_flight": "5x10 5+5x20 5x30"}, 14, 20),
     "SmcpDrainStuck": ({"smcp_gateway_draining": "0x10 1x10 0x20"}, 9, 12),
     "SmcpUnauthenticated": ({"smcp_gateway_unauthenticated": "10x10 300x10 10x20"}, 8, 12),
