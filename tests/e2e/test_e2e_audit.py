@@ -8,6 +8,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -181,7 +182,7 @@ async def test_an_operator_finds_who_called_what_beside_smcp_up_and_a_removed_re
         assert (call["name"], call["computer"], call["tool"], call["outcome"]) == ("anna", "alpha", "echo", "ok")
         assert (call["req_id"], len(call["args_sha256"])) == ("not hex", 64)
         [refusal] = [record for record in found if record["kind"] == "refusal"]
-        assert refusal["outcome"] == "400"
+        assert (refusal["outcome"], refusal["args_sha256"]) == ("400", sha256(b"{}").hexdigest())
         assert all(len(str(refusal[name])) <= 256 and str(refusal[name]).isprintable() for name in ("tool", "req_id"))
         assert Counter(record["kind"] for record in found if record["name"] == "anna")["join"] == 1
         _, table, _ = await run_smcp("audit", "list", "--csv", **beside)

@@ -103,7 +103,6 @@ def _event(
             event = Event("call", str(answer.error), why=_message(answer))
         else:
             event = Event("call", tool_failure(answer) or "ok", result=answer.body)
-        event.arguments = payload.get("params")
         event.event = REPEATED if payload.get(REPEAT) else None
     elif answer is None:
         return None  # the client is gone, and nothing was decided
@@ -119,6 +118,7 @@ def _event(
     event.address = caller.address or None
     event.computer = payload.get("computer")
     event.tool = payload.get("tool_name")
+    event.arguments = payload.get("params") if name == CALL else None
     event.seconds = seconds
     event.req_id = call.req_id
     event.trace_id = trace_id_of(call)
