@@ -21,11 +21,9 @@ from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError,
 from smcp_computer.reshaping import FAILED, NotReshaped, Results
 from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
-from smcp_proto.catalog import trace_id
 from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge
 from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S, ToolCallReq
-from smcp_service.logging import bind_call
 
 _log = logging.getLogger("smcp_computer.tool_call")
 
@@ -174,12 +172,8 @@ class ToolCalls:
 
     def cancel(self, notice: AgentCallData, subject: str = "") -> None:
         """Cancel the call that an Agent does not want any more, if it runs here."""
-        office = self.seat.office
         self.elicitations.cancel(notice.agent, (notice.req_id, subject))
-        if self.owner.cancel((self.seat,), office, notice.agent, notice.req_id, subject):
-            ids = trace_id(office, notice.agent, notice.req_id)
-            with bind_call(req_id=notice.req_id, office=office, trace_id=ids):
-                _log.info("a call was cancelled")
+        self.owner.cancel((self.seat,), self.seat.office, notice.agent, notice.req_id, subject)
 
     def agent_left(self, agent: str, ownership: Ownership, is_back: Callable[[], bool]) -> None:
         """An Agent has left: where it stays away, its calls are cancelled, those too that wait for its answer."""
