@@ -10,13 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.profiles import scaled
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import BareMember, FlatError, member
 from tests.e2e.actors.operator_commands import Record, records, smcp
-from tests.e2e.traces.recorder import ENVIRONMENT, Recorder
-from tests.e2e.worlds.processes import open_processes
+from tests.e2e.traces.recorder import recording
+from tests.e2e.worlds.kinds import CONTAINERS, PROCESSES, kinds
 from tests.e2e.worlds.world import ELSEWHERE, LAB
 
 FAILED_ONLY = {
@@ -39,55 +38,54 @@ Span = dict[str, Any]
 
 @pytest.mark.alone
 @pytest.mark.timeout(3000)
+@pytest.mark.parametrize("kind", kinds(PROCESSES, CONTAINERS))
 async def test_each_call_among_faults_has_one_record_and_a_whole_trace_if_it_is_sampled_or_fails(
-    tmp_path: Path,
+    kind: str, tmp_path: Path
 ) -> None:
     each = scaled(ci=500, soak=5_000)
-    async with otlp_receiver() as receiver:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "SMCP_AUDIT": "on", **ENVIRONMENT}
-        opened = open_processes(tmp_path, environment=environment, of_their_own={"gateway-2": FAILED_ONLY})
-        async with opened as world:
-            with world.telling():
-                recorder = Recorder(receiver.url, world)
-                async with (
-                    member(world.url(0), "agent", LAB, "caller") as sampled,
-                    member(world.url(1), "agent", ELSEWHERE, "caller") as unsampled,
-                ):
-                    half = asyncio.Event()
-                    running = asyncio.gather(run(sampled, each, half), run(unsampled, each, half))
-                    await half.wait()
-                    await sampled.call("alpha", "die")
-                    await world.nats.kill()
-                    await world.nats.start()
-                    all_of_one, all_of_other = await running
-                failed = {req_id for req_id, is_failed in {**all_of_one, **all_of_other}.items() if is_failed}
-                wanted = all_of_one.keys() | failed
+    opened = recording(kind, tmp_path, {"SMCP_AUDIT": "on"}, of_their_own={"gateway-2": FAILED_ONLY})
+    async with opened as recorder:
+        world = recorder.world
+        with world.telling():
+            async with (
+                member(world.url(0), "agent", LAB, "caller") as sampled,
+                member(world.url(1), "agent", ELSEWHERE, "caller") as unsampled,
+            ):
+                half = asyncio.Event()
+                running = asyncio.gather(run(sampled, each, half), run(unsampled, each, half))
+                await half.wait()
+                await sampled.call("alpha", "die")
+                await world.nats.kill()
+                await world.nats.start()
+                all_of_one, all_of_other = await running
+            failed = {req_id for req_id, is_failed in {**all_of_one, **all_of_other}.items() if is_failed}
+            wanted = all_of_one.keys() | failed
 
-                async def whole() -> bool:
-                    found: dict[str, list[Span]] = {}
-                    for span in await recorder.spans(*all_of_one, *all_of_other):
-                        found.setdefault(span["trace_id"], []).append(span)
-                    assert found.keys() == wanted
-                    broken = {req_id: spans for req_id, spans in found.items() if not is_whole(spans)}
-                    assert not broken, next(iter(broken.values()))
-                    return True
+            async def whole() -> bool:
+                found: dict[str, list[Span]] = {}
+                for span in await recorder.spans(*all_of_one, *all_of_other):
+                    found.setdefault(span["trace_id"], []).append(span)
+                assert found.keys() == wanted
+                broken = {req_id: spans for req_id, spans in found.items() if not is_whole(spans)}
+                assert not broken, next(iter(broken.values()))
+                return True
 
-                await eventually(whole, timeout=60)
+            await eventually(whole, timeout=60)
 
-                asked = all_of_one.keys() | all_of_other.keys()
+            asked = all_of_one.keys() | all_of_other.keys()
 
-                async def recorded() -> list[Record]:
-                    kinds = ("call", "refusal")
-                    found = [each for kind in kinds for each in await records(world, "--kind", kind)]
-                    counted = Counter(record["req_id"] for record in found)
-                    assert {req_id: counted[req_id] for req_id in asked if counted[req_id] > 1} == {}
-                    assert len(asked - counted.keys()) == sum(map(refusals_not_recorded, found))
-                    return [record for record in found if record["req_id"] in asked]
+            async def recorded() -> list[Record]:
+                kinds = ("call", "refusal")
+                found = [each for kind in kinds for each in await records(world, "--kind", kind)]
+                counted = Counter(record["req_id"] for record in found)
+                assert {req_id: counted[req_id] for req_id in asked if counted[req_id] > 1} == {}
+                assert len(asked - counted.keys()) == sum(map(refusals_not_recorded, found))
+                return [record for record in found if record["req_id"] in asked]
 
-                found = await eventually(recorded, timeout=60)
-                succeeded = {record["req_id"] for record in found if record["outcome"] == "ok"}
-                assert asked - succeeded == failed
-                assert (await smcp(world, "audit", "verify"))[0] == 0
+            found = await eventually(recorded, timeout=60)
+            succeeded = {record["req_id"] for record in found if record["outcome"] == "ok"}
+            assert asked - succeeded == failed
+            assert (await smcp(world, "audit", "verify"))[0] == 0
 
 
 async def run(agent: BareMember, count: int, half: asyncio.Event) -> dict[str, bool]:
