@@ -11,14 +11,13 @@ import aiohttp
 import orjson
 
 from smcp_agent import SmcpAgent
-from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import BareMember, member
 from tests.e2e.scenarios.calls import text
 from tests.e2e.traces import golden_files
 from tests.e2e.traces.tree import forest
-from tests.e2e.worlds.kinds import CONTAINERS, OPEN
-from tests.e2e.worlds.world import LAB, ComputerHost, World
+from tests.e2e.worlds.kinds import OPEN
+from tests.e2e.worlds.world import LAB, Collector, ComputerHost, World
 
 ENVIRONMENT = {"OTEL_BSP_SCHEDULE_DELAY": "100"}  # milliseconds
 """For everybody whose spans are to be read, beside the receiver's address."""
@@ -54,10 +53,18 @@ def runs(host: ComputerHost, mark: str) -> bool:
 
 @dataclass(frozen=True)
 class Recorder:
-    """`url`: the receiver's."""
+    """`world`: one with a collector."""
 
-    url: str
     world: World
+
+    @property
+    def collector(self) -> Collector:
+        assert self.world.collector is not None
+        return self.world.collector
+
+    @property
+    def url(self) -> str:
+        return self.collector.url
 
     @property
     def environment(self) -> dict[str, str]:
@@ -114,17 +121,10 @@ class Recorder:
 async def recording(
     kind: str, directory: Path, environment: Mapping[str, str] | None = None, **options: Any
 ) -> AsyncIterator[Recorder]:
-    """A world of this kind that sends its spans to one receiver; `options` are for what opens it."""
+    """A world of this kind that has a collector; `options` are for what opens it."""
     told = {**ENVIRONMENT, **(environment or {})}
-    if kind == CONTAINERS:
-        async with OPEN[kind](directory, environment=told, collector=True, **options) as world:
-            assert world.collector is not None
-            yield Recorder(world.collector.url, world)
-    else:
-        async with otlp_receiver() as receiver:
-            told["OTEL_EXPORTER_OTLP_ENDPOINT"] = receiver.url
-            async with OPEN[kind](directory, environment=told, **options) as world:
-                yield Recorder(receiver.url, world)
+    async with OPEN[kind](directory, environment=told, collector=True, **options) as world:
+        yield Recorder(world)
 
 
 def _instance(span: Mapping[str, Any]) -> str:

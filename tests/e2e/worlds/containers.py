@@ -78,23 +78,5 @@ async def open_containers(
             collector=collector,
         )
         world = parts.world()
-        async with (
-            _collecting(world),
-            running(world, [each.part for number, each in enumerate(world.gateways) if number in later]),
-        ):
+        async with running(world, [each.part for number, each in enumerate(world.gateways) if number in later]):
             yield world
-
-
-@asynccontextmanager
-async def _collecting(world: World) -> AsyncIterator[None]:
-    """The collector is there before the first span, and until the last one; a test may have stopped it."""
-    if world.collector is None:
-        yield
-        return
-    part = world.collector.part
-    await part.start()
-    try:
-        yield
-    finally:
-        if part.running:
-            await part.stop()

@@ -11,6 +11,7 @@ from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_server import find_binary
 from smcp_testing.ports import Ports
 from smcp_testing.tcp_proxy import Line
+from tests.e2e.worlds.collector import collector_process, sent_to
 from tests.e2e.worlds.layout import PLACES, Place, command
 from tests.e2e.worlds.process import ForkedProcess, Process
 from tests.e2e.worlds.running import running
@@ -33,6 +34,7 @@ async def open_processes(
     later: Container[int] = (),
     over: Mapping[str, Line] | None = None,
     rebalance_s: float = 0,
+    collector: bool = False,
 ) -> AsyncIterator[World]:
     """One nats-server, `registries`, `gateways`, and the Computers of the layout; all ready, and all gone after it.
 
@@ -42,6 +44,7 @@ async def open_processes(
         known: Computers that have credentials, and are not started; `offices`: those without any Computer of a world.
         later: numbers of gateways that are not started.
         rebalance_s: over how long gateways tell clients above their fair share to go; tests choose which one has whom.
+        collector: whether there is one, to which all parts send their spans.
         over: the lines over which parts reach nats-server, by credential; the others reach it directly.
     """
     ports, mark, places = Ports(), uuid4().hex, [*places, *more]
@@ -50,6 +53,8 @@ async def open_processes(
     model = _model(listens, gateways, registries, [*places, *known], offices)
     written = nats_server.write(model, directory / "nats")
     nats_url = f"nats://127.0.0.1:{nats_port}"
+    collected = collector_process(directory) if collector else None
+    told = {**(environment or {}), **sent_to(collected)}
     lines = over or {}
     for line in lines.values():
         line.port = nats_port
@@ -69,7 +74,7 @@ async def open_processes(
             SMCP_LEASE_S=str(lease_s),
             SMCP_STATS="1",
             SMCP_HEALTH_PORT=str(health),
-            **{**(environment or {}), **(of_their_own or {}).get(credential, {})},
+            **{**told, **(of_their_own or {}).get(credential, {})},
             **settings,
         )
         ready, asked = f"http://127.0.0.1:{port}/readyz", f"http://127.0.0.1:{health}"
@@ -112,6 +117,7 @@ async def open_processes(
         lease_s=lease_s,
         spread=True,
         mark=mark,
+        collector=collected,
     )
     async with running(world, later=[gateway.part for number, gateway in enumerate(world.gateways) if number in later]):
         yield world

@@ -21,6 +21,12 @@ async def running(world: World, later: Collection[Part] = ()) -> AsyncIterator[N
     Raises:
         AssertionError: a part did not become ready, did not end with 0, or left processes behind.
     """
+    async with _collecting(world), _parts_running(world, later):
+        yield
+
+
+@asynccontextmanager
+async def _parts_running(world: World, later: Collection[Part]) -> AsyncIterator[None]:
     try:
         with world.telling():
             await _start(world.nodes)
@@ -93,3 +99,18 @@ def _raise_first(results: Sequence[object]) -> None:
     for result in results:
         if isinstance(result, BaseException):
             raise result
+
+
+@asynccontextmanager
+async def _collecting(world: World) -> AsyncIterator[None]:
+    """The collector is there before the first span, and until the last one; a test may have stopped it."""
+    if world.collector is None:
+        yield
+        return
+    part = world.collector.part
+    await part.start()
+    try:
+        yield
+    finally:
+        if part.running:
+            await part.stop()

@@ -9,6 +9,7 @@ from uuid import uuid4
 from smcp_standalone.nats_server import credential_path
 from smcp_standalone.settings import UpOptions, up_model
 from smcp_testing.ports import Ports
+from tests.e2e.worlds.collector import collector_process, sent_to
 from tests.e2e.worlds.layout import ALPHA, BETA, OTHER_ALPHA, Place, command
 from tests.e2e.worlds.process import ForkedProcess
 from tests.e2e.worlds.running import running
@@ -22,8 +23,13 @@ async def open_standalone(
     lease_s: float = LEASE_S,
     environment: Mapping[str, str] | None = None,
     more: Sequence[Place] = (),
+    collector: bool = False,
 ) -> AsyncIterator[World]:
-    """`smcp up` with `alpha` in it; `beta`, the other office's `alpha` and `more` come as hosts of their own."""
+    """`smcp up` with `alpha` in it; `beta`, the other office's `alpha` and `more` come as hosts of their own.
+
+    Args:
+        collector: whether there is one, to which all parts send their spans.
+    """
     ports, mark, places = Ports(), uuid4().hex, [BETA, OTHER_ALPHA, *more]
     nats_port, gateway_port, health_port = ports.take(), ports.take(), ports.take()
     hosts = {
@@ -39,7 +45,9 @@ async def open_standalone(
     hosts_file.write_text(json.dumps(hosts, ensure_ascii=False), encoding="utf-8")
     data = directory / "data"
     nats_url = f"nats://127.0.0.1:{nats_port}"
-    settings = {"SMCP_LEASE_S": str(lease_s), "SMCP_STATS": "1", "SMCP_MCP_PORT": "0", **(environment or {})}
+    collected = collector_process(directory) if collector else None
+    told = {**(environment or {}), **sent_to(collected)}
+    settings = {"SMCP_LEASE_S": str(lease_s), "SMCP_STATS": "1", "SMCP_MCP_PORT": "0", **told}
 
     up = ForkedProcess(
         "up",
@@ -99,6 +107,7 @@ async def open_standalone(
         lease_s=lease_s,
         spread=False,
         mark=mark,
+        collector=collected,
     )
     async with running(world):
         yield world
