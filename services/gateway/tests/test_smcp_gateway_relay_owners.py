@@ -19,7 +19,7 @@ from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Office
 from smcp_testing.bad_bus import interpose
 from smcp_testing.box_calls import Hanging, ask, call, echo, late, repeated
-from smcp_testing.gateway_world import MIB, SHORT_LEASE_S, connected, gateway_world, reply
+from smcp_testing.gateway_world import MIB, SHORT_LEASE_S, TinyComputer, connected, gateway_world, reply
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.socketio_pair import RESULT, serve
 from smcp_testing.waiting import Stopwatch, eventually, within
@@ -131,6 +131,13 @@ async def test_a_call_that_no_registry_answers_for_waits_no_longer_than_others(n
         assert watch.undisturbed < 9, "not twice as long"
 
 
+async def serve_echo(box: TinyComputer) -> None:
+    async def served(incoming: Incoming) -> Reply:
+        return await echo("tool_call", incoming)
+
+    await box.bus.serve(subjects.client_all(OFFICE, "box"), served, queue=subjects.OWNER_QUEUE)
+
+
 async def test_a_call_waits_for_a_member_that_begins_to_move(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
@@ -145,11 +152,25 @@ async def test_a_call_waits_for_a_member_that_begins_to_move(nats_url: str) -> N
         assert (await box.moves(OFFICE, "box", world)).outcome == "unchanged"
         await asyncio.wait({asked}, timeout=6)
         assert not asked.done()
+        await serve_echo(box)
+        assert (await asked)["verb"] == "tool_call"
 
-        async def served(incoming: Incoming) -> Reply:
-            return await echo("tool_call", incoming)
 
-        await box.bus.serve(subjects.client_all(OFFICE, "box"), served, queue=subjects.OWNER_QUEUE)
+async def test_a_call_waits_on_for_a_moving_member_while_the_registry_is_slow(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "FIND_S", 0.0)  # any answer comes too late
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", echo, served=False) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        assert (await box.moves(OFFICE, "box", world)).outcome == "unchanged"
+        asked = asyncio.create_task(ask(anna, call(timeout=30), timeout=30))
+        await asyncio.wait({asked}, timeout=relay.WAIT_S + 2)  # by then it has been asked a second time
+        assert not asked.done()
+        await serve_echo(box)
         assert (await asked)["verb"] == "tool_call"
 
 

@@ -43,6 +43,8 @@ _below: Final = partial(use_span, record_exception=False, set_status_on_exceptio
 WAIT_S: Final = 4.5
 """How long a request waits for a member that nobody answers for (seconds); counted anew where the Computer moves."""
 FIND_S: Final = 0.5
+"""How long a registry may take to say, at the end of that, whether the member moves (seconds). Of one that was moving
+it is asked for `WAIT_S`: a registry that is slow for a moment must not end a wait that may take 30 s."""
 RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
 DEEPEST: Final = 200
@@ -186,6 +188,7 @@ class Relay:
         """Send the request, again and again for as long as nobody has run it. The first tries follow at once."""
         backoff: Backoff | None = None
         until: float | None = None
+        find_s = FIND_S
         while True:
             now = self._loop.time()
             pending.sent(now)
@@ -209,12 +212,12 @@ class Relay:
             if first or now >= until:
                 if offline is None:
                     with _below(span):
-                        moving = await self._moves(pending, min(until + FIND_S, call.deadline) - now) or moving
+                        moving = await self._moves(pending, min(until + find_s, call.deadline) - now) or moving
                     now = self._loop.time()
                 if not first and not moving:
                     raise refusal
             if moving:
-                until = now + WAIT_S
+                until, find_s = now + WAIT_S, WAIT_S
                 pending.happened("smcp.move")
             backoff = backoff or Backoff(first_s=0.03, longest_s=0.6)
             pause = backoff.next()
