@@ -47,11 +47,11 @@ async def test_members_move_to_another_gateway_and_their_office_hears_nothing(na
             async with connected(staying.url) as last:
                 await last.join("computer", "last", OFFICE)
                 await eventually(lambda: car.told("notify:enter_office")[-1]["computer"] == "last")
-            assert car.told("notify:leave_office") == []
-            assert len(car.told("notify:enter_office")) == 3
-            # who moved learns of those who come later, and of nobody twice
-            await eventually(lambda: anna_again.told("notify:enter_office"))
-            assert [payload["computer"] for payload in anna_again.told("notify:enter_office")] == ["last"]
+                assert car.told("notify:leave_office") == []
+                assert len(car.told("notify:enter_office")) == 3
+                # who moved learns of those who come later, and of nobody twice
+                await eventually(lambda: anna_again.told("notify:enter_office"))
+                assert [payload["computer"] for payload in anna_again.told("notify:enter_office")] == ["last"]
 
 
 @pytest.mark.rule("answers.rooms.moving.turns")
