@@ -5,14 +5,14 @@ import asyncio
 import orjson
 import pytest
 
-from smcp_bus import subjects
+from smcp_bus import registry_client, subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR, REQ_ID
 from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
 from smcp_proto.errors import NotAllowed, SmcpError, Unavailable
-from smcp_testing.waiting import Stopwatch
+from smcp_testing.waiting import BOUND_S, Stopwatch
 
 CLAIM = Claim(session="s", credential="open", process="ab" * 16, incarnation="i", identity="lab/computer/pc")
 ENTER = orjson.dumps({"role": "computer", "name": "pc", "office_id": "lab"})
@@ -65,7 +65,8 @@ async def test_copies_of_a_request_have_its_id_although_it_is_no_clients(nats_ur
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
         client = RegistryClient(bus, credential="open", process="ab" * 16)
         await client.list_room("lab", "computer", "pc", b"{}", after=0)
-        assert (registries.asked, len(registries.ids)) == (3, 1)
+        assert registries.asked >= 3, "once more where the answer took its time"
+        assert len(registries.ids) == 1
         await client.list_room("lab", "computer", "pc", b"{}", after=0)
         assert len(registries.ids) == 2
 
@@ -130,12 +131,15 @@ async def test_a_503_while_another_copy_is_open_says_may_have_run(nats_url: str,
         registries = Registries(error(503, why="quorum"))
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
         unavailable = await failed(bus, verb)
-        assert registries.asked == 2
+        assert registries.asked >= 2, "once more where the answer took its time"
         assert isinstance(unavailable, Unavailable)
         assert (unavailable.message, unavailable.details) == ("no", {"why": "quorum", "may_have_run": True})
 
 
-async def test_a_503_without_another_open_copy_is_passed_on_unchanged(nats_url: str) -> None:
+async def test_a_503_without_another_open_copy_is_passed_on_unchanged(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_client, "AGAIN_S", BOUND_S)  # no copy, however long the answer takes
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
         registries = Registries(error(503))
         registries.never.set()
@@ -146,7 +150,11 @@ async def test_a_503_without_another_open_copy_is_passed_on_unchanged(nats_url: 
 
 
 @pytest.mark.parametrize("alone", [True, False])
-async def test_a_403_says_may_have_run_only_while_another_copy_is_open(nats_url: str, alone: bool) -> None:
+async def test_a_403_says_may_have_run_only_while_another_copy_is_open(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    if alone:
+        monkeypatch.setattr(registry_client, "AGAIN_S", BOUND_S)  # no copy, however long the answer takes
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
         registries = Registries(error(403, field="name"), still=0 if alone else 1)
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)

@@ -22,7 +22,8 @@ def spans_of(exported: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 
 
 def events(span: ReadableSpan) -> list[str]:
-    return [event.name for event in span.events]
+    """In order, each one once: on a busy machine there are more probes."""
+    return list(dict.fromkeys(event.name for event in span.events))
 
 
 async def test_a_repeat_a_probe_and_a_cancel_are_seen_at_the_call(
@@ -58,6 +59,8 @@ async def test_a_move_that_a_call_waits_for_is_an_event(nats_url: str, exported:
 
     async def moving(verb: str, incoming: Incoming) -> Reply:
         nonlocal tries
+        if verb == "pending":
+            return reply({"unknown": []})
         assert subjects.verb_of(incoming.subject) == "tool_call"
         tries += 1
         if tries <= 2:
@@ -73,7 +76,7 @@ async def test_a_move_that_a_call_waits_for_is_an_event(nats_url: str, exported:
         await anna.join("agent", "anna", OFFICE)
         assert await anna.call("client:tool_call", call(1)) == RESULT
         (called,) = await eventually(lambda: spans_of(exported, "client:tool_call"))
-    assert events(called) == ["smcp.not_run", "smcp.move"]
+    assert [event for event in events(called) if event != "smcp.probe"] == ["smcp.not_run", "smcp.move"]
 
 
 @pytest.mark.parametrize("size", [100, 3_000_000])
