@@ -318,6 +318,21 @@ async def test_a_page_that_reaches_the_service_by_a_name_of_its_own_has_no_token
         assert (await post(service.office("lab-1"), INITIALIZE, **bearer(token()), Host="proxy.example"))[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"url": "http://one:8000,two"}, "SMCP_URL: 'two' is not like http://host:port"),
+        ({"url": " , "}, "SMCP_URL: '' is not like http://host:port"),
+        ({"token": "two words"}, "SMCP_TOKEN: has to be 1 to 8192 visible ASCII characters without spaces"),
+        ({"token": "key", "token_file": "key.txt"}, "SMCP_TOKEN and SMCP_TOKEN_FILE: set only one"),
+    ],
+)
+def test_settings_that_reach_no_gateway_are_refused_at_the_start(wrong: dict[str, str], why: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        check_access(McpSettings.model_validate(wrong))
+    assert refused.value.problems == (why,)
+
+
 def test_an_issuer_that_clients_cannot_find_is_refused_at_the_start() -> None:
     chosen = {**issuer.settings(auth_secret=SECRET, mcp_public_url=PUBLIC), "auth_issuer": "our issuer"}
     with pytest.raises(SettingsError, match="SMCP_AUTH_ISSUER: must be a URL when SMCP_MCP_PUBLIC_URL is set"):

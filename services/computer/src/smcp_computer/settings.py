@@ -139,9 +139,7 @@ def check_connection(settings: ComputerSettings) -> None:
     """Raises SettingsError: the settings do not name one way to connect, or have a token that cannot be sent."""
     if settings.gateway_url is None:
         return
-    from smcp_agent.connecting.link import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
-    from smcp_agent.connecting.options import check_token  # noqa: PLC0415
-    from smcp_agent.errors import Malformed  # noqa: PLC0415
+    from smcp_agent.connecting.link import connection_problems  # noqa: PLC0415 -- Socket.IO takes half a second to load
 
     problems = [
         f"SMCP_{name.upper()}: is for NATS, and --gateway (SMCP_GATEWAY_URL) is given: a Computer is connected one way"
@@ -150,17 +148,8 @@ def check_connection(settings: ComputerSettings) -> None:
     ]
     if settings.token is not None and settings.token_file is not None:
         problems.append("--token (SMCP_TOKEN) and --token-file (SMCP_TOKEN_FILE): set only one")
-    checks: list[tuple[str, Callable[[str], object], str]] = [
-        ("--gateway (SMCP_GATEWAY_URL)", checked_url, url.strip()) for url in settings.gateway_url.split(",")
-    ]
-    if settings.token is not None:
-        checks.append(("--token (SMCP_TOKEN)", check_token, settings.token.get_secret_value()))
-    for option, check, value in checks:
-        try:
-            check(value)
-        except Malformed as error:
-            problems.append(f"{option}: {error.message.partition(': ')[2]}")
-    if problems:
+    urls, named = settings.gateway_url.split(","), ("--gateway (SMCP_GATEWAY_URL)", "--token (SMCP_TOKEN)")
+    if problems := problems + connection_problems(map(str.strip, urls), settings.token, named):
         raise SettingsError(*problems)
 
 

@@ -6,9 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from smcp_agent.connecting.link import checked_url
-from smcp_agent.connecting.options import Token, check_token, token_from
-from smcp_agent.errors import Malformed
+from smcp_agent.connecting.link import connection_problems
+from smcp_agent.connecting.options import Token, token_from
 from smcp_agent.mcp.tools import MAX_TOOLS
 from smcp_auth.settings import AuthSettings, QuotaSettings, check_auth
 from smcp_proto.member_names import Name
@@ -16,17 +15,6 @@ from smcp_proto.printable import without_login
 from smcp_service.settings import MIB, BindHost, Port, Seconds, SettingsError, listed
 
 _HTTP: Final = ("http", "https")
-
-
-def _gateways(value: str) -> str:
-    try:
-        for url in listed(value):
-            checked_url(url)
-    except Malformed as error:
-        raise ValueError(error.message.partition(": ")[2]) from None
-    if not listed(value):
-        raise ValueError("names no gateway")
-    return value
 
 
 def _origin(url: str) -> str:
@@ -41,23 +29,11 @@ def _peers(value: str) -> str:
     return ",".join(map(_origin, listed(value)))
 
 
-def _token(value: SecretStr) -> SecretStr:
-    try:
-        check_token(value.get_secret_value())
-    except Malformed as error:
-        raise ValueError(error.message.partition(": ")[2]) from None
-    return value
-
-
 class McpSettings(AuthSettings, QuotaSettings):
     """Settings of `smcp-mcp`: each field is a variable with the prefix `SMCP_`."""
 
-    url: Annotated[str, AfterValidator(_gateways)] = Field(
-        default="http://127.0.0.1:8000", description="where gateways listen; several with commas"
-    )
-    token: Annotated[SecretStr, AfterValidator(_token)] | None = Field(
-        default=None, description="the key or token of this service for the gateway"
-    )
+    url: str = Field(default="http://127.0.0.1:8000", description="where gateways listen; several with commas")
+    token: SecretStr | None = Field(default=None, description="the key or token of this service for the gateway")
     token_file: Path | None = Field(
         default=None, description="or a file that has it, read before each connection: for tokens that are renewed"
     )
@@ -96,10 +72,13 @@ class McpSettings(AuthSettings, QuotaSettings):
 
 
 def check_access(settings: McpSettings) -> None:
-    """Raises SettingsError: the settings let anybody in, or contradict each other."""
+    """Raises SettingsError: the settings let anybody in, contradict each other, or name no gateway."""
     check_auth(settings, "SMCP_MCP_HOST", settings.mcp_host)
+    problems = connection_problems(listed(settings.url) or [""], settings.token, ("SMCP_URL", "SMCP_TOKEN"))
     if settings.token is not None and settings.token_file is not None:
-        raise SettingsError("SMCP_TOKEN and SMCP_TOKEN_FILE: set only one")
+        problems.append("SMCP_TOKEN and SMCP_TOKEN_FILE: set only one")
+    if problems:
+        raise SettingsError(*problems)
     if (
         settings.auth_with_tokens
         and settings.mcp_public_url

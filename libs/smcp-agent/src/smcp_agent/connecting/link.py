@@ -3,7 +3,7 @@ after each loss."""
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -11,9 +11,10 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
+from pydantic import SecretStr
 
 from smcp_agent.connecting.connection import Connection, ConnectionBroken, Notice, connect
-from smcp_agent.connecting.options import ConnectionOptions, local_key, with_token
+from smcp_agent.connecting.options import ConnectionOptions, check_token, local_key, with_token
 from smcp_agent.errors import (
     BadReply,
     CannotConnect,
@@ -144,6 +145,19 @@ def checked_url(url: str) -> str:
     if not usable:
         raise Malformed(f"url: {without_login(str(url))!r} is not like http://host:port", details={"field": "url"})
     return url
+
+
+def connection_problems(urls: Iterable[str], token: SecretStr | None, named: tuple[str, str]) -> list[str]:
+    """What is wrong with the settings of a connection, each after its name: of the URLs, and of the token."""
+    checks: list[tuple[str, Callable[[str], str], str]] = [(named[0], checked_url, url) for url in urls]
+    checks += [] if token is None else [(named[1], check_token, token.get_secret_value())]
+    problems = []
+    for name, check, value in checks:
+        try:
+            check(value)
+        except Malformed as error:
+            problems.append(f"{name}: {error.message.partition(': ')[2]}")
+    return problems
 
 
 async def _is_ready(session: aiohttp.ClientSession, url: str) -> bool:
