@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from smcp_agent import SmcpAgent
 from smcp_auth import api_keys
 from smcp_auth.grants import UNLIMITED, Quota
-from smcp_mcp import auth, buffered_request
+from smcp_mcp import auth, buffered_request, offices
 from smcp_mcp.buffered_request import BodyBudget
 from smcp_proto.errors import RateLimited
 from smcp_service import http_limits
@@ -394,6 +394,32 @@ async def test_answers_that_a_client_does_not_read_have_a_budget_and_connections
         read = await asyncio.gather(*(each.read() for each in answers), return_exceptions=True)
         assert [len(each) > length for each in read if isinstance(each, bytes)] == [True] * 4
         assert [type(each) for each in read if not isinstance(each, bytes)] == [aiohttp.ClientPayloadError] * 2
+
+
+async def test_large_answers_of_an_office_wait_for_one_another_and_those_of_another_office_for_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offices, "READ_PER_S", 4 * MIB)
+    anna, bob = (key_of(tmp_path / "keys.json", name) for name in ("anna", "bob"))
+    async with with_large_answers(tmp_path / "keys.json", MIB) as (service, http):
+
+        async def call(office: str, key: dict[str, str]) -> bytes:
+            request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "large", "_meta": META}}
+            async with http.post(service.office(office), json=request, headers=MODERN | key) as answer:
+                return await answer.read()
+
+        assert len(await call("lab-1", anna)) > MIB
+        assert len(await call("lab-2", bob)) > MIB
+        hers = [asyncio.create_task(call("lab-1", anna)) for _ in range(16)]
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.wait(hers, return_when=asyncio.FIRST_COMPLETED)
+                assert len(await call("lab-2", bob)) > MIB
+            assert sum(each.done() for each in hers) < len(hers) / 2
+        finally:
+            for each in hers:
+                each.cancel()
+            await asyncio.wait(hers)
 
 
 async def test_a_call_in_a_session_counts_until_it_ends_although_its_client_disconnects(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 from smcp_agent.cache import AnswerCache, ToolCache, Tools
 from smcp_agent.connecting.link import Addresses, Link
 from smcp_agent.connecting.options import MAX_MESSAGE, ConnectionOptions, Token, check_token
+from smcp_agent.connecting.transport import ReadTurns
 from smcp_agent.errors import Closed, not_open
 from smcp_agent.events import Event, EventHub, EventStream
 from smcp_agent.llm import ModelMethods
@@ -41,6 +42,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         on_input: for calls that give none; see `call_tool`.
         previews: keeps the results that `max_chars` cuts; Agents of one process may share it, and its bound.
         max_away: seconds that a request waits for a lost connection, within its own time.
+        read_turns: for large replies; Agents of one process may share them, so that no office takes all of its time.
 
     Raises:
         Malformed: an invalid argument; at once, everything else on entering.
@@ -64,6 +66,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         on_input: OnInput | None = None,
         previews: Previews | None = None,
         max_away: float = math.inf,
+        read_turns: ReadTurns | None = None,
     ) -> None:
         seat = checked(schemas.EnterOfficeReq, role="agent", name=name, office_id=office)
         options = checked(
@@ -73,6 +76,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
             headers=headers or {},
             token=check_token(token) if isinstance(token, str) else token,
             connect_timeout=connect_timeout,
+            read_turns=read_turns,
         )
         self.office = seat.office_id
         self.name = seat.name

@@ -19,6 +19,7 @@ from starlette.requests import Request
 
 from smcp_agent import JoinRefused, RateLimited, RejoinRefused, SmcpAgent, SmcpError, Unavailable
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD
+from smcp_agent.connecting.transport import ReadTurns
 from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
@@ -36,6 +37,9 @@ LAST_CALLS_S: Final = 5.0
 """How long running calls may take when the office is being left: other replicas wait for its seat meanwhile."""
 MAX_SESSIONS: Final = 1000
 """Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends, at most some 500 kB."""
+READ_PER_S: Final = 32 * 1024 * 1024
+"""Characters of large answers that all offices get in a second: reading and writing these takes a quarter of the event
+loop's time."""
 FORGET_S: Final = 1.0
 """How long a session may take to forget a request."""
 
@@ -153,6 +157,7 @@ class Offices:
         self._stopping = False
         self._previews = Previews()
         """Of all offices, so that memory is bounded however many there are."""
+        self._read_turns = ReadTurns(READ_PER_S)
 
     async def join(self, office: str, holder: RequestHolder) -> HeldOffice:
         """Take the seat of the office, which counts as a connection of this holder. Requests that come at the same time
@@ -204,6 +209,7 @@ class Offices:
                 max_message=settings.max_payload + MAX_MESSAGE - MAX_PAYLOAD,
                 max_values=settings.max_values // 8,  # reading and writing so many takes steps of 50 ms
                 previews=self._previews,
+                read_turns=self._read_turns,
                 max_away=AWAY_S,
             ) as agent:
                 await self._serve(agent, joined)

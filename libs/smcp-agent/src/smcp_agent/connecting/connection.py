@@ -60,7 +60,7 @@ class Connection:
         """Requests that wait for their ack; None: there will be none."""
         self._begun = True
         self._refusal: object = None
-        self._http = HttpSession()
+        self._http = HttpSession(options.read_turns)
         self._look: asyncio.TimerHandle | None = None
         self._json = WireJson(options.max_request)
         sio: Any = socketio.AsyncClient(  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
+from smcp_agent.connecting.transport import ReadTurns
 from smcp_agent.errors import Malformed, SmcpError, TokenUnavailable
 from smcp_proto.validation import refused
 
@@ -38,7 +39,7 @@ Answer = Callable[[str, object], Awaitable[bytes]]
 class ConnectionOptions(BaseModel):
     """How to connect: always by a WebSocket, which any replica can take."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, arbitrary_types_allowed=True)
 
     max_message: Annotated[int, Field(gt=0)] = MAX_MESSAGE
     """Bytes of the largest message to receive; said to the server, which answers 413 for what is larger."""
@@ -52,6 +53,7 @@ class ConnectionOptions(BaseModel):
     answer: Answer | None = None
     """Answers what the gateway asks (`client:*`); None: it asks nothing, as of an Agent."""
     connect_timeout: Annotated[float, Field(gt=0)] = CONNECT_S
+    read_turns: ReadTurns | None = None
 
 
 async def with_token(options: ConnectionOptions) -> ConnectionOptions:

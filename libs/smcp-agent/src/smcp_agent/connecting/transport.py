@@ -23,6 +23,22 @@ from smcp_proto.validation import HALF
 NO_GATEWAY: Final = "is not an A2C-SMCP gateway"
 NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 """Ten years: a time-out of python-engineio that has to be a number, and is not to be used."""
+LARGE: Final = 64 * 1024
+"""Characters of a message; reading fewer takes less than 1 ms."""
+
+
+class ReadTurns:
+    """Has the connections of a process read large messages one at a time, together `per_s` characters a second. Each
+    has one that waits, so a peer that sends many delays the others by one at most; small messages wait for none."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+        self._reading = asyncio.Lock()
+
+    async def wait(self, length: int) -> None:
+        if length > LARGE:
+            await self._reading.acquire()
+            asyncio.get_running_loop().call_later(length / self._per_s, self._reading.release)
 
 
 class HttpSession:
@@ -34,7 +50,7 @@ class HttpSession:
     refusal: the JSON that refused the WebSocket.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turns: ReadTurns | None = None) -> None:
         self.max_payload: int | None = None
         self.heartbeat_s = 0.0
         self.socket: aiohttp.ClientWebSocketResponse | None = None
@@ -50,6 +66,8 @@ class HttpSession:
 
             async def receive(self, timeout: float | None = None) -> Any:
                 message = await super().receive(timeout)
+                if turns is not None and isinstance(message.data, str):
+                    await turns.wait(len(message.data))  # nothing is read from the socket meanwhile
                 opened = noted.hear(message.data)
                 if opened is None:
                     return message
