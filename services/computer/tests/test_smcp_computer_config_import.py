@@ -149,7 +149,7 @@ def test_a_remote_server_of_the_registry_is_reached_where_no_package_runs_here()
                     {
                         "name": "Authorization",
                         "value": "Bearer {token}",
-                        "variables": {"token": {"isRequired": True, "isSecret": True}},
+                        "variables": {"token": {"isSecret": True}},
                     }
                 ],
             }

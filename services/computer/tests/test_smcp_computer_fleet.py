@@ -110,6 +110,8 @@ def test_another_input_restarts_the_servers_that_use_it() -> None:
     before = parsed(servers, [prompt("x", "1"), prompt("y", "1")])
     now = parsed(servers, [prompt("x", "2"), prompt("y", "1"), prompt("z", "1")])
     assert changed(before, now) == Changes(restarted=frozenset({"a"}))
+    now = parsed(servers, [prompt("x", "1") | {"description": "in other words"}, prompt("y", "1")])
+    assert not changed(before, now)
 
 
 def test_a_disabled_server_is_one_that_is_not_there() -> None:

@@ -291,6 +291,16 @@ def configuration(inputs: list[dict[str, Any]], reference: str = "${input:api ke
 WEB = {"type": "streamable", "server_parameters": {"url": "http://x", "timeout": "${input:t}"}}
 
 
+async def test_a_value_that_no_header_can_have_is_refused_and_not_repeated() -> None:
+    web = {"type": "streamable", "server_parameters": {"url": "http://x", "headers": {"Token": "${input:t}"}}}
+    inputs = [{"id": "t", "description": "", "type": "promptString", "default": "gr\u00fcn"}]
+    config = parse_config(json.dumps({"servers": {"web": web}, "inputs": inputs}))
+    named = r"server_parameters\.headers\.Token: must be a text of one line, in ASCII"
+    with pytest.raises(CannotRun, match=named) as why:
+        await InputResolver(config.inputs, {}).resolve(config.servers["web"])
+    assert "gr" not in str(why.value)
+
+
 @pytest.mark.rule("computer.start.validate")
 @pytest.mark.parametrize(
     ("definition", "error"),

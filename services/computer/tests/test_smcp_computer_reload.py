@@ -88,6 +88,20 @@ async def test_a_restarted_server_is_told_of_once(nats_url: str) -> None:
         assert (await here.call("given", variable="MARK"))["content"][0]["text"] == "new"
 
 
+async def test_a_server_that_restarts_only_once_its_calls_have_ended_is_told_of_once(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smcp_computer.computer.HEAD_START_S", 0.1)
+    log, end = tmp_path / "log", tmp_path / "end"
+    async with world(nats_url, box=configs.stdio(log=log)) as here:
+        here.computer.fleet.drain_s = 60
+        calling = asyncio.create_task(here.call("sleep", seconds=60, until=str(end)))
+        await eventually(log.exists)
+        asyncio.get_running_loop().call_later(0.5, end.touch)  # longer than the head start
+        await apply(here, "update_config", "update_tool_list", box=configs.stdio(log=log, env={"MARK": "new"}))
+        assert (await calling)["isError"] is False
+
+
 async def test_a_broken_file_changes_nothing_and_the_next_valid_one_counts(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

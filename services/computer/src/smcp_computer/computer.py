@@ -54,7 +54,8 @@ _log = logging.getLogger("smcp_computer")
 
 HEAD_START_S: Final = 5.0
 """How long joining waits for MCP servers to start: an Agent that sees this Computer enter asks for its tools at once.
-Notifications of a changed configuration wait as long. After a restart joining may wait for half of `SMCP_MOVE_S`."""
+Notifications of a changed configuration wait as long, once calls at its restarted servers have ended. After a restart
+joining may wait for half of `SMCP_MOVE_S`."""
 READ_S: Final = 10.0
 """How long a changed file may take to read: it may be a pipe, or on a network disk that hangs."""
 EVENTS: Final = "smcp_computer.events"
@@ -283,7 +284,7 @@ class Computer:
     async def _release(self, changes: Changes, capabilities: Mapping[str, Any]) -> None:
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(HEAD_START_S):
+                async with asyncio.timeout(HEAD_START_S + (self.fleet.drain_s if changes.restarted else 0.0)):
                     await self.fleet.wait_settled(changes.started)
                     index = self.resources.index
                     known = (index.list(name) for name in changes.started if index.features(name))

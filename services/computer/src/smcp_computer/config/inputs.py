@@ -117,7 +117,8 @@ class InputResolver:
         body["server_parameters"] = lint.replace_all(parameters, values.__getitem__)
         problems: list[str] = []
         resolved = lint.checked(schemas.SERVER_CONFIG.validate_python, body, problems)
-        if resolved is None:
+        problems += (f"{lint.PARAMETERS}.{path}: {why}" for path, why in lint.unusable(body["server_parameters"]))
+        if resolved is None or problems:
             definitions = [self.definitions[each.name] for each in placeholders if each.kind == "input"]
             printed = any(isinstance(definition, schemas.MCPServerCommandInput) for definition in definitions)
             for definition in definitions:

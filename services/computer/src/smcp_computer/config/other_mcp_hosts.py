@@ -260,7 +260,10 @@ class _Inputs:
 
     def filled(self, text: str, variables: Mapping[str, _Value]) -> str:
         def value(found: re.Match[str]) -> str:
-            return self.text(found[1], variables[found[1]]) or "" if found[1] in variables else found[0]
+            if found[1] not in variables:
+                return found[0]
+            # without a value of its own, the text around it means nothing: `Bearer {token}`
+            return str(self.text(found[1], variables[found[1]].model_copy(update={"is_required": True})))
 
         return re.sub(r"\{([^{}]+)\}", value, text)
 

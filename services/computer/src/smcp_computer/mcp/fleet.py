@@ -75,7 +75,8 @@ def _made_from(config: ComputerConfig, name: str) -> object:
     """All that the process or the connection of a server depends on."""
     server = config.servers[name]
     placeholders = (each for _, each in placed(server.server_parameters.model_dump(), PARAMETERS))
-    inputs = {each.name: config.inputs.get(each.name) for each in placeholders if each.kind == "input"}
+    named = {each.name for each in placeholders if each.kind == "input"} & config.inputs.keys()
+    inputs = {name: config.inputs[name].model_dump(exclude={"description"}) for name in named}
     host = _host(config, name).model_dump(exclude=set(HostSettings.LIVE)) if server.type == "stdio" else None
     return server.type, server.server_parameters, host, inputs, config.missing_env_files.get(name)
 
