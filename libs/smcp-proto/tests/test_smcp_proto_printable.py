@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.printable import did_you_mean, printable, printable_json
+from smcp_proto.printable import did_you_mean, is_url, printable, printable_json
 
 UNSEEN = "".join(map(chr, [*range(0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]))
 OBEYED = set(UNSEEN) - set(map(chr, range(0x20, 0x7F))) - {"\t"}
@@ -60,3 +60,17 @@ def test_a_similar_name_is_suggested_at_a_bounded_cost() -> None:
     began = time.thread_time()
     assert did_you_mean(name, others)
     assert time.thread_time() - began < 0.6, "2 s, each of them compared in full"
+
+
+@pytest.mark.parametrize("url", ["http://h", "HTTPS://h:1/path?x#y", "http://user:secret@[::1]:65535"])
+def test_a_url_has_a_scheme_that_is_meant_and_a_host(url: str) -> None:
+    assert is_url(url)
+    assert not is_url(url, {"ws"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "h:1", "http://", "http://:1", "ftp://h", "http://h:0", "http://h:65536", "http://[", None, 5, ["http://h"]],
+)
+def test_what_is_no_url_is_told_without_an_error(text: object) -> None:
+    assert not is_url(text)

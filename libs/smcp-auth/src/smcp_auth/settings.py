@@ -12,6 +12,7 @@ from smcp_auth.api_keys import read
 from smcp_auth.client_addresses import Network, read_networks
 from smcp_auth.grants import Count, PerSecond, Quota, read_revocations
 from smcp_auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
+from smcp_proto.printable import is_url
 from smcp_service.files import UnusableFile, read_protected
 from smcp_service.http_limits import PER_ADDRESS
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError, is_loopback, listed
@@ -42,10 +43,8 @@ def _key_set(value: str) -> str:
         if not Path(value).is_file():
             raise ValueError("has to be a URL, or a file that is there")
         return value
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not is_url(value):
         raise ValueError("has to be a file, or a URL like https://issuer/keys")
-    _ = parts.port  # raises a ValueError of its own when it is not a port
     return value
 
 

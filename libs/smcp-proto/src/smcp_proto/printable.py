@@ -1,14 +1,15 @@
 """Makes foreign text safe to show: no control sequences for terminals, no invisible characters, no likely secrets.
-Suggests the name that was meant."""
+Suggests the name that was meant, and checks URLs."""
 
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from heapq import nlargest
 from itertools import islice
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 """A sequence for a terminal: CSI or OSC of ECMA-48."""
@@ -90,6 +91,15 @@ def _without_secret(found: re.Match[str]) -> str:
 def without_login(url: str) -> str:
     """A URL for messages: `http://me:password@host` becomes `http://<redacted>@host`, also where it is malformed."""
     return _LOGIN.sub(rf"\1{_REDACTED}@", url)
+
+
+def is_url(text: Any, schemes: Collection[str] = ("http", "https")) -> bool:
+    """Whether it is a URL of one of these schemes, with a host, and with a port that can be one or without."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except (ValueError, TypeError, AttributeError):  # the last two: it is no text
+        return False
 
 
 def stacked_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:

@@ -1,7 +1,7 @@
 """The MCP service's settings, read once at its start."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
@@ -11,17 +11,14 @@ from smcp_agent.connecting.options import Token, token_from
 from smcp_agent.mcp.tools import MAX_TOOLS
 from smcp_auth.settings import AuthSettings, QuotaSettings, check_auth
 from smcp_proto.member_names import Name
-from smcp_proto.printable import without_login
+from smcp_proto.printable import is_url, without_login
 from smcp_service.settings import MIB, BindHost, Port, Seconds, SettingsError, listed
-
-_HTTP: Final = ("http", "https")
 
 
 def _origin(url: str) -> str:
     parts = urlsplit(url)
-    if parts.scheme not in _HTTP or not parts.hostname or parts.path.strip("/") or parts.query:
+    if not is_url(url) or parts.path.strip("/") or parts.query:
         raise ValueError(f"{without_login(url)!r} is not a URL without a path, such as https://mcp.example.com")
-    _ = parts.port  # raises a ValueError of its own when it is not a port
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
@@ -79,11 +76,7 @@ def check_access(settings: McpSettings) -> None:
         problems.append("SMCP_TOKEN and SMCP_TOKEN_FILE: set only one")
     if problems:
         raise SettingsError(*problems)
-    if (
-        settings.auth_with_tokens
-        and settings.mcp_public_url
-        and urlsplit(settings.auth_issuer or "").scheme not in _HTTP
-    ):
+    if settings.auth_with_tokens and settings.mcp_public_url and not is_url(settings.auth_issuer):
         raise SettingsError(
             "SMCP_AUTH_ISSUER: must be a URL when SMCP_MCP_PUBLIC_URL is set: clients get their tokens there"
         )

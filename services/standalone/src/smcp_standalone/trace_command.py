@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.error import HTTPError
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
-from smcp_proto.printable import printable, printable_json
+from smcp_proto.printable import is_url, printable, printable_json
 
 DEFAULT_URL: Final = "http://127.0.0.1:16686"
 """Where Jaeger's own image answers."""
@@ -83,12 +83,7 @@ def _fail(why: str, code: int = 1) -> NoReturn:
 
 
 def _checked(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or re.search("[^!-?A-~]", url):  # a login, with its @, is not shown
+    if not is_url(url) or re.search("[^!-?A-~]", url):  # a login, with its @, is not shown
         _fail(f"the URL of the store of traces: has to be like {DEFAULT_URL}, in ASCII and without a login", 2)
     return url
 

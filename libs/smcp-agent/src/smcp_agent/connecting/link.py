@@ -34,7 +34,7 @@ from smcp_agent.errors import (
 from smcp_proto.backoff import Backoff, jittered
 from smcp_proto.catalog import GRACE_S, ROOM_S
 from smcp_proto.errors import ERRORS, read_refusal
-from smcp_proto.printable import without_login
+from smcp_proto.printable import is_url, without_login
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 from smcp_proto.schemas.rooms import RESTARTS
 
@@ -137,12 +137,7 @@ class Addresses:
 
 def checked_url(url: str) -> str:
     """Raises Malformed: it is not an http(s) or ws(s) URL with a host."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https", "ws", "wss"} and parts.hostname and parts.port != 0
-    except (ValueError, AttributeError):  # it is no text
-        usable = False
-    if not usable:
+    if not is_url(url, {"http", "https", "ws", "wss"}):
         raise Malformed(f"url: {without_login(str(url))!r} is not like http://host:port", details={"field": "url"})
     return url
 

@@ -6,17 +6,15 @@ A problem keeps a Computer from running. A warning does not: `run` logs it, and 
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_computer.settings import DEFAULTS, HostSettings
-from smcp_proto.printable import did_you_mean, escaped_json
+from smcp_proto.printable import did_you_mean, escaped_json, is_url
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerInput
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_proto.validation import field_of, reason_of
@@ -248,7 +246,7 @@ HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 def unusable(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Parameters that are valid but cannot lead to a connection or process, and why. Placeholders are ignored."""
     url = parameters.get("url", "${")
-    if "${" not in url and not _is_http(url):
+    if "${" not in url and (not is_url(url) or any(map(str.isspace, url))):
         yield "url", "is no URL like http://host:port/path or https://host/path"
     for name, value in (parameters.get("headers") or {}).items():
         if not HEADER.fullmatch(name):
@@ -269,13 +267,6 @@ def lint_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_type(kind: Any, models: Mapping[str, T]) -> list[T]:
     return [models[kind]] if isinstance(kind, str) and kind in models else list(models.values())
-
-
-def _is_http(url: str) -> bool:
-    with suppress(ValueError):
-        parts, has_space = urlsplit(url), any(map(str.isspace, url))
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not has_space
-    return False
 
 
 def _unknown(body: Any, known: Collection[str]) -> list[str]:
