@@ -12,19 +12,22 @@ from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import FlatError, member
 from tests.e2e.actors.operator_commands import run_smcp
 from tests.e2e.scenarios.calls import text
+from tests.e2e.scenarios.metrics import scraped
 from tests.e2e.traces.recorder import Recorder, calling, recording, runs, through
 from tests.e2e.worlds.kinds import CONTAINERS, PROCESSES, kinds
-from tests.e2e.worlds.layout import ALPHA
-from tests.e2e.worlds.world import LAB
+from tests.e2e.worlds.layout import ALPHA, Place
+from tests.e2e.worlds.world import LAB, Part
 
 pytestmark = pytest.mark.timeout(300)
+
+OUTSIDE = Place("outside", LAB, "outside", gateway="gateway-2")
 
 
 @pytest.fixture(scope="module", params=kinds(PROCESSES, CONTAINERS))
 def recorder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
     """One world; with one registry, so that it is known which one answers."""
     with asyncio.Runner() as runner:
-        opened = recording(request.param, tmp_path_factory.mktemp("traces"), registries=1, places=(ALPHA,))
+        opened = recording(request.param, tmp_path_factory.mktemp("traces"), registries=1, places=(ALPHA, OUTSIDE))
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
 
@@ -32,6 +35,10 @@ def recorder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.rule("answers.traces.one")
 async def test_a_call_is_one_trace_from_the_gateway_to_the_mcp_server(recorder: Recorder) -> None:
     await recorder.follows_a_call_to("alpha", "call")
+
+
+async def test_the_trace_of_a_call_to_a_computer_behind_a_gateway(recorder: Recorder) -> None:
+    await recorder.follows_a_call_to("outside", "computer_behind_a_gateway")
 
 
 async def test_the_trace_of_a_call_to_an_unknown_computer(recorder: Recorder) -> None:
@@ -98,3 +105,36 @@ async def test_smcp_trace_shows_the_whole_call_with_its_error_and_says_which_par
     code, shown, errors = await run_smcp("trace", uuid4().hex, **store)
     assert (code, shown) == (1, "")
     assert "no trace" in errors
+
+
+@pytest.mark.keeps_processes
+async def test_the_trace_of_a_call_whose_gateway_is_killed_goes_on_at_another_one(recorder: Recorder) -> None:
+    """What the killed one had not exported is missing, and all else is there."""
+    req_id, world = uuid4().hex, recorder.world
+    alpha = world.computer(LAB, "alpha")
+    release = alpha.ran.with_name(f"release {req_id}")
+    slow = {"seconds": 60, "mark": req_id, "until": str(release)}
+    async with SmcpAgent([each.url for each in world.gateways], office=LAB, name="caller") as agent:
+        joined = await repeats_that_joined(alpha.part)
+        running = asyncio.create_task(agent.call_tool("alpha", "sleep", slow, req_id=req_id))
+        await eventually(lambda: runs(alpha, req_id))
+        (holding,) = [each.part for each in world.gateways if await has_an_agent(each.part)]
+        (other,) = [each.part for each in world.gateways if each.part is not holding]
+        await holding.kill()
+
+        async def repeated() -> bool:
+            return await repeats_that_joined(alpha.part) > joined
+
+        await eventually(repeated)
+        release.touch()
+        assert not (await running).is_error
+        await recorder.matches("gateway_is_killed", {req_id: "req_id", other.name: "other"}, calling(agent))
+    await holding.start()
+
+
+async def has_an_agent(gateway: Part) -> bool:
+    return (await scraped(gateway))["smcp_gateway_members", (("role", "agent"),)] > 0
+
+
+async def repeats_that_joined(computer: Part) -> float:
+    return (await scraped(computer)).get(("smcp_calls_repeated_total", (("found", "running"),)), 0)

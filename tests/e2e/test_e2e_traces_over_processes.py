@@ -92,11 +92,6 @@ async def paused(part: Part) -> AsyncIterator[None]:
     await part.ready()
 
 
-async def test_the_trace_of_a_call_to_a_computer_behind_a_gateway(recorder: Recorder, directory: Path) -> None:
-    async with behind_gateways(recorder, directory, "outside", 1):
-        await recorder.follows_a_call_to("outside", "computer_behind_a_gateway")
-
-
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_the_spans_of_an_instrumented_server_over_http_are_below_that_of_the_call(
     recorder: Recorder, directory: Path, kind: Literal["streamable", "sse"]

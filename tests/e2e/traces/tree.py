@@ -32,7 +32,7 @@ def forest(spans: Iterable[Span], *, instance: Callable[[Span], str], known: Map
         linked = [names.get(link["span_id"], "a span that is not recorded") for link in span["links"]]
         return {
             "span": f"{span['kind']} {span['name']}",
-            "from": f"{span['service']} {instance(span)}",
+            "from": f"{span['service']} {_text(instance(span), known)}",
             "status": span["status"] + (f": {span['status_message']}" if span["status_message"] else ""),
             "attributes": {name: _value(name, value, known) for name, value in sorted(span["attributes"].items())},
             "events": [event["name"] for event in span["events"] if event["name"] not in _TIMED],

@@ -16,7 +16,7 @@ from tests.e2e.worlds import clocks, nats_nodes
 from tests.e2e.worlds.container import USER, Container, Made, hand_over, in_image
 from tests.e2e.worlds.disk import Disk, open_disk
 from tests.e2e.worlds.engine import image, nats_image
-from tests.e2e.worlds.layout import Place
+from tests.e2e.worlds.layout import Place, connected
 from tests.e2e.worlds.nats_nodes import CLIENTS, MONITORING
 from tests.e2e.worlds.network import CutNetwork
 from tests.e2e.worlds.world import MARK, Collector, ComputerHost, Gateway, World, instance
@@ -169,12 +169,22 @@ class ContainerParts:
         home.mkdir()
         config = _config(place, home)
         hand_over(home)
-        arguments = ("run", "--config", str(config), "--office", place.office, "--name", place.name, *place.arguments)
-        host = self._service("smcp-computer-testing", place.credential, _HEALTH, *arguments, mounts=[home])
+        arguments = ("run", "--config", str(config), "--office", place.office, "--name", place.name)
+        url = place.gateway and f"http://{place.gateway}:{_CLIENTS}"
+        host = self._service(
+            "smcp-computer-testing", place.credential, _HEALTH, *arguments, mounts=[home], over_gateway=url
+        )
         return ComputerHost(place.office, place.name, host, place.ran(home))
 
     def _service(
-        self, kind: str, credential: str, port_inside: int, *arguments: str, mounts: Sequence[Path] = (), **own: str
+        self,
+        kind: str,
+        credential: str,
+        port_inside: int,
+        *arguments: str,
+        mounts: Sequence[Path] = (),
+        over_gateway: str | None = None,
+        **own: str,
     ) -> Container:
         port, creds, tagged, clock = (
             self._ports.take(),
@@ -187,8 +197,7 @@ class ContainerParts:
             tagged, clock = clocks.with_faketime(tagged), clocks.ahead(self.ahead[credential])
         settings = {
             MARK: self.mark,
-            "SMCP_NATS_URL": ",".join(f"nats://{name}:{CLIENTS}" for name in self._node_names),
-            "SMCP_NATS_CREDS": str(creds),
+            **connected(",".join(f"nats://{name}:{CLIENTS}" for name in self._node_names), creds, over_gateway),
             "SMCP_LEASE_S": str(self.lease_s),
             "SMCP_STATS": "1",
             "SMCP_INSECURE": "1",  # clients of these scenarios have no tokens, and a container's loopback is its own

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ class Place:
     servers: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """MCP servers beside the toolbox, as they stand in a configuration file."""
     toolbox: bool = True
-    arguments: Sequence[str] = ()
-    """Of its command, beside the others."""
+    gateway: str | None = None
+    """The credential of the one that it is connected to. None: it is connected to NATS."""
 
     def ran(self, directory: Path) -> Path:
         return directory / f"{self.credential}.ran"
@@ -39,6 +39,13 @@ ALPHA = Place("host-alpha", LAB, "alpha")
 BETA = Place("host-beta", LAB, "beta")
 OTHER_ALPHA = Place("host-other", ELSEWHERE, "alpha")
 PLACES = (ALPHA, BETA, OTHER_ALPHA)
+
+
+def connected(nats_url: str, creds: Path, gateway_url: str | None = None) -> dict[str, str]:
+    """The settings of a part that reaches a gateway, or NATS where none is given."""
+    if gateway_url is not None:
+        return {"SMCP_GATEWAY_URL": gateway_url}
+    return {"SMCP_NATS_URL": nats_url, "SMCP_NATS_CREDS": str(creds)}
 
 
 def command(name: str) -> str:

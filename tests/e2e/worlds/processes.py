@@ -12,7 +12,7 @@ from smcp_standalone.nats_server import find_binary
 from smcp_testing.ports import Ports
 from smcp_testing.tcp_proxy import Line
 from tests.e2e.worlds.collector import collector_process, sent_to
-from tests.e2e.worlds.layout import PLACES, Place, command
+from tests.e2e.worlds.layout import PLACES, Place, command, connected
 from tests.e2e.worlds.process import ForkedProcess, Process
 from tests.e2e.worlds.running import running
 from tests.e2e.worlds.world import LEASE_S, ComputerHost, Gateway, World, child_environment
@@ -62,18 +62,24 @@ async def open_processes(
     def reached_at(credential: str) -> str:
         return f"nats://{urlsplit(lines[credential].url).netloc}" if credential in lines else nats_url
 
-    def part(name: str, credential: str, *arguments: str, clients: bool = False, **settings: str) -> Process:
+    def part(
+        name: str,
+        credential: str,
+        *arguments: str,
+        clients: bool = False,
+        over_gateway: str | None = None,
+        **settings: str,
+    ) -> Process:
         health = port = ports.take()
         if clients:
             port = ports.take()
             settings["SMCP_GATEWAY_PORT"] = str(port)
         env = child_environment(
             mark,
-            SMCP_NATS_URL=reached_at(credential),
-            SMCP_NATS_CREDS=str(written.credentials[credential]),
             SMCP_LEASE_S=str(lease_s),
             SMCP_STATS="1",
             SMCP_HEALTH_PORT=str(health),
+            **connected(reached_at(credential), written.credentials[credential], over_gateway),
             **{**told, **(of_their_own or {}).get(credential, {})},
             **settings,
         )
@@ -81,17 +87,10 @@ async def open_processes(
         return ForkedProcess(credential, [command(name), *arguments], env, directory, ready, asked)
 
     def computer(place: Place) -> ComputerHost:
-        arguments = (
-            "run",
-            "--config",
-            str(place.config(directory)),
-            "--office",
-            place.office,
-            "--name",
-            place.name,
-            *place.arguments,
+        arguments = ("run", "--config", str(place.config(directory)), "--office", place.office, "--name", place.name)
+        host = part(
+            "smcp-computer", place.credential, *arguments, over_gateway=place.gateway and started[place.gateway].url
         )
-        host = part("smcp-computer", place.credential, *arguments)
         return ComputerHost(place.office, place.name, host, place.ran(directory))
 
     def gateway(credential: str) -> Gateway:
@@ -105,6 +104,7 @@ async def open_processes(
         directory,
         f"http://127.0.0.1:{monitoring}/healthz",
     )
+    started = {name: gateway(name) for name in model.gateways}
     world = World(
         name="processes",
         nats=nats,
@@ -112,7 +112,7 @@ async def open_processes(
         nats_model=model,
         credentials=written.conf.parent / "creds",
         registries=[part("smcp-registry", name) for name in model.registries],
-        gateways=[gateway(name) for name in model.gateways],
+        gateways=list(started.values()),
         computers=[computer(place) for place in places],
         lease_s=lease_s,
         spread=True,
