@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import time
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -336,3 +337,23 @@ async def test_few_computers_are_asked_at_a_time_and_those_that_do_not_answer_st
         await eventually(lambda: "other" in computers.asked)
         assert loop.time() - began >= SLOT_S
         assert computers.asked == [*silent, "other"]
+
+
+async def test_other_tasks_run_every_few_milliseconds_while_a_long_list_is_kept() -> None:
+    computers, rounds = Computers(), 0
+    computers.tools["a"] = [f"t{number}" for number in range(8000)]
+
+    async def watch() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    async with caching(computers) as cache:
+        watching = asyncio.create_task(watch())
+        began = time.thread_time()
+        cache.refresh("a")
+        await cache.get("a")
+        took_s = time.thread_time() - began
+        watching.cancel()
+    assert took_s / rounds < 0.003

@@ -38,8 +38,9 @@ READ_AT_ONCE: Final = 4
 """Computers of an office that are asked at a time: each answer may have some MiB."""
 SLOT_S: Final = 1.0
 """Seconds after which a Computer that has not answered no longer counts in `READ_AT_ONCE`: the next is asked."""
-TURN_S: Final = 0.005
-"""How long one task works before others run: all offices of a process share one event loop."""
+TURN_S: Final = 0.001
+"""How long one task works before others run: all offices of a process share one event loop, and a call of another one
+takes some ten rounds of it."""
 PASSING: Final = (errors.Unavailable, errors.TimedOut, errors.RateLimited)
 """Errors after which the same query may be answered."""
 
