@@ -10,8 +10,7 @@ from typing import Any, Final, cast
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from smcp_computer.config.lint import INPUT_MODELS, PARAMETERS, SERVER_MODELS
-from smcp_computer.config.other_mcp_hosts import TYPES
+from smcp_computer.config.lint import INPUT_MODELS, PARAMETERS, SERVER_MODELS, TYPES
 from smcp_computer.settings import DEFAULTS, HostSettings
 from smcp_proto.schemas.config import MCPServerPickStringInput
 

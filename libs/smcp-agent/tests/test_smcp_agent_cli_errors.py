@@ -48,7 +48,7 @@ async def test_a_failed_call_names_its_trace_only_if_it_was_sent(given: tuple[st
     async with fake_gateway() as gateway:
         gateway.answers["client:get_tools"] = gateway.answers["client:tool_call"] = not_found
         code, _, err = await run(gateway, "call", "nobody", "echo", *given)
-        assert (code, "smcp trace" in err, bool(gateway.seen("client:tool_call"))) == (1, is_sent, is_sent)
+        assert (code, "trace id" in err, bool(gateway.seen("client:tool_call"))) == (1, is_sent, is_sent)
         _, out, _ = await run(gateway, "--json", "call", "nobody", "echo", *given)
         assert ("trace_id" in json.loads(out)) is is_sent
 
@@ -66,6 +66,39 @@ async def test_a_taken_seat_is_an_error_that_says_when_it_is_free_again() -> Non
         assert "some minutes after its last request" in err
 
 
+async def test_an_office_that_a_token_does_not_allow_names_the_option_for_another() -> None:
+    async with fake_gateway() as gateway:
+
+        async def refuse(data: JsonObject) -> Any:
+            return [False, "403 the token is not for this office", {"field": "office_id"}]
+
+        gateway.answers["server:join_office"] = refuse
+        code, _, err = await run(gateway, "list")
+        assert (code, err.splitlines()[1:]) == (1, ["--office (SMCP_OFFICE) says which office."])
+
+
+@pytest.mark.parametrize("query", [["desktop"], ["tools"], ["status"], ["resources"], ["call"]])
+async def test_an_unknown_computer_is_refused_with_the_one_that_is_probably_meant(query: list[str]) -> None:
+    async def answer(data: JsonObject) -> Any:
+        return {"code": 404, "message": "no such Computer", "details": {"computer": "rde"}}
+
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = []
+        gateway.answers |= dict.fromkeys(
+            (
+                "client:get_desktop",
+                "client:get_tools",
+                "client:get_status",
+                "client:resources/list",
+                "client:tool_call",
+            ),
+            answer,
+        )
+        code, _, err = await run(gateway, *query, "rde", *(["echo"] if query == ["call"] else []))
+        assert code == 1
+        assert "error 404: no such Computer; did you mean 'red'?" in err.splitlines()
+
+
 async def test_a_forbidden_tool_gets_no_other_hint() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("read_file")]
@@ -77,7 +110,7 @@ async def test_a_forbidden_tool_gets_no_other_hint() -> None:
         gateway.answers["client:tool_call"] = answer
         code, out, err = await run(gateway, "call", "red", "write_file")
         assert (code, out) == (1, "the tool 'write_file' is forbidden on this Computer\n")
-        assert re.fullmatch(r"the call failed\n\d+\.\d{3} s; smcp trace [0-9a-f]{32}\n", err)
+        assert re.fullmatch(r"the call failed\n\d+\.\d{3} s; trace id [0-9a-f]{32}\n", err)
 
 
 async def test_a_call_that_nobody_confirmed_in_time_is_not_said_to_have_been_stopped() -> None:

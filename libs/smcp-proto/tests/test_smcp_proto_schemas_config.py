@@ -126,7 +126,7 @@ def test_a_wrong_server_is_named_by_its_key_even_if_it_looks_like_a_type() -> No
 def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValidationError) as caught:
         SERVER_CONFIG.validate_python({"name": "x", "type": "http" * 5000})
-    assert malformed(caught.value).message == "type: unknown or missing type; known are stdio, streamable, sse"
+    assert malformed(caught.value).message == "type: is unknown or missing; known are stdio, streamable, sse"
 
 
 @pytest.mark.rule("data-structures.MCPServerInput.union")

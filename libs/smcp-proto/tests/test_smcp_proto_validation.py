@@ -203,4 +203,4 @@ def test_the_type_chooses_the_member_of_what_is_read_and_of_what_is_written(kind
 def test_an_unknown_union_type_is_refused_with_the_known_ones(body: object) -> None:
     with pytest.raises(ValidationError) as caught:
         pets().validate_python(body)
-    assert malformed(caught.value).details == {"field": "type", "reason": "unknown or missing type; known are cat, dog"}
+    assert malformed(caught.value).details == {"field": "type", "reason": "is unknown or missing; known are cat, dog"}

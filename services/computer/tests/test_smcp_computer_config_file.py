@@ -67,7 +67,7 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({"servers": {"git": {**STDIO, "type": "pipe"}}}, ["servers.git.type", "unknown or missing type", "stdio"]),
+        ({"servers": {"git": {**STDIO, "type": "pipe"}}}, ["servers.git.type: is unknown or missing", "stdio"]),
         ({"servers": {"git": {"server_parameters": {"command": "x"}}}}, ["servers.git.type"]),
         ({"servers": {"git": {"type": "stdio", "args": ["x"]}}}, ["servers.git.command: is missing"]),
         ({"servers": {"web": {"type": "http", "headers": {}}}}, ["servers.web.url: is missing"]),
@@ -246,17 +246,39 @@ def test_all_problems_are_reported_at_once() -> None:
         "servers.one.server_parameters.comand: did you mean 'command'? It is not a known field",
         "servers.two.name: ",
         "servers.two.vlr: did you mean 'vrl'? It is not a known field",
-        "servers.three.type: unknown or missing type",
-        "inputs[0].type: unknown or missing type",
+        "servers.three.type: is unknown or missing",
+        "inputs[0].type: is unknown or missing",
         "inputs[1]",
     ):
         assert any(each.startswith(said) for each in (*raised.value.problems, *raised.value.warnings))
 
 
 def test_a_misplaced_field_is_not_suggested_as_its_own_replacement() -> None:
+    config = parse({"mcpServers": {"web": {"type": "stdio", "command": "x", "headers": {}}}})
+    assert config.warnings == ("mcpServers.web.headers: is not a known field",)
+
+
+@pytest.mark.parametrize(
+    ("written", "problem", "warning"),
+    [
+        ({"comand": "x"}, "is no MCP server with a 'command' or a 'url'", ".comand: did you mean 'command'?"),
+        ({"type": "htp", "url": "http://x", "headers": {}}, ".type: did you mean 'http'? It is unknown or", None),
+        ({"type": "stdoi", "comand": "x"}, ".type: did you mean 'stdio'?", ".comand: did you mean 'command'?"),
+        ({**STDIO, "limits": {"cpu": 1}}, ".limits.cpu: did you mean 'cpus'?", None),
+    ],
+)
+def test_a_misspelled_field_or_type_of_a_server_is_suggested(
+    written: dict[str, Any], problem: str, warning: str | None
+) -> None:
     with pytest.raises(ConfigError) as raised:
-        parse({"mcpServers": {"web": {"type": "pipe", "command": "x", "headers": {}}}})
-    assert "mcpServers.web.headers: is not a known field" in raised.value.warnings
+        parse({"servers": {"git": written}})
+    assert [problem in each for each in raised.value.problems] == [True]
+    assert [warning is not None and warning in each for each in raised.value.warnings] == [True] * (warning is not None)
+
+
+def test_a_misspelled_type_of_an_input_is_suggested() -> None:
+    with pytest.raises(ConfigError, match=r"inputs\[0\]\.type: did you mean 'pickString'\?"):
+        parse({"servers": {"git": STDIO}, "inputs": [{"id": "k", "type": "pickstrng", "description": "d"}]})
 
 
 @pytest.mark.parametrize("key", ["server", "Servers"])

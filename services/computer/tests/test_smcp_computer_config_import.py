@@ -54,7 +54,7 @@ def test_a_file_of_another_host_is_imported_in_our_structure(tmp_path: Path) -> 
             "b": {"type": "streamable", "server_parameters": {"url": "https://example.org/${input:k}"}},
             "c": {**PROGRAM, "forbidden_tools": ["t"], "disabled": True},
         },
-        "inputs": [{"description": "k", "type": "pickString", "id": "k", "options": ["1"]}],
+        "inputs": [{"description": "k (1: One)", "type": "pickString", "id": "k", "options": ["1"]}],
     }
     assert sorted(config.warnings) == ["servers.a.icon: is not a known field", "telemetry: is not read"]
     assert parse_config(json.dumps(document)).warnings == ()

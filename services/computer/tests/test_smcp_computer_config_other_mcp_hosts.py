@@ -62,7 +62,7 @@ def test_a_file_of_vs_code_is_read(tmp_path: Path) -> None:
     assert web.server_parameters.headers == {"A": "//no comment"}
     region = config.inputs["region"]
     assert isinstance(region, MCPServerPickStringInput)
-    assert (region.options, region.default, region.description) == (["us", "eu"], "eu", "region")
+    assert (region.options, region.default, region.description) == (["us", "eu"], "eu", "region (eu: Europe)")
     assert config.warnings == ()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -75,12 +76,18 @@ async def test_status_shows_the_computer_and_all_its_servers(nats_url: str) -> N
         assert all(each in shown.stdout for each in ("box", "ready", "off", "disabled", "MB"))
 
 
-async def test_status_says_where_more_stands_about_a_server_that_does_not_run(nats_url: str) -> None:
+async def test_status_says_where_more_stands_about_a_server_that_does_not_run(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(os.environ):
+        if name.upper().endswith("_PROXY") or name.startswith("SSL_CERT"):
+            monkeypatch.delenv(name)
     async with controlled(nats_url, box=configs.stdio(), bad={"command": "false"}) as here:
         await eventually(lambda: here.computer.fleet.supervisors["bad"].reason)
+        assert (await command("status")).stderr == "bad: `smcp-computer logs SERVER` shows what it wrote.\n"
+        monkeypatch.setenv("https_proxy", "http://proxy.example")
         warned = (await command("status")).stderr
-    assert "bad: `smcp-computer logs SERVER` shows what it wrote." in warned
-    assert "proxies and certificates" in warned
+        assert "A server has your https_proxy only if its `environment` names them." in warned
 
 
 async def test_status_names_the_file_that_names_no_servers(nats_url: str) -> None:

@@ -179,5 +179,5 @@ async def test_it_waits_and_answers_once_nats_is_back(nats_server: NatsServer) -
 @pytest.mark.parametrize("why", ["the office has a Computer named 'pc'", "403 the token is not for this name"])
 def test_a_refused_name_is_told_with_the_option_that_chooses_another(why: str) -> None:
     assert hinted(why) == f"{why}; choose another name with --name (SMCP_NAME)"
-    assert hinted("a token is needed: auth.token").endswith("; give it with --token-file or SMCP_TOKEN")
+    assert hinted("a token is needed: auth.token").endswith("; set it with --token-file or SMCP_TOKEN")
     assert hinted("403 the token is not for this office") == "403 the token is not for this office"

@@ -94,7 +94,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         self._link = Link(addresses, seat, options, self._office, self._on_notice)
         self._link.fail(not_open())
         self._on_progress = {}
-        self._rpc = RpcClient(self.office, self.name, self._link, spawn, max_away)
+        self._rpc = RpcClient(self.office, self.name, self._link, spawn, max_away, self.computers)
 
     @property
     def connected(self) -> bool:

@@ -106,7 +106,7 @@ def by_type(*known: str) -> Discriminator:
     return Discriminator(
         _tag_of,
         custom_error_type=UNKNOWN_TYPE,
-        custom_error_message=f"unknown or missing type; known are {', '.join(known)}",
+        custom_error_message=f"is unknown or missing; known are {', '.join(known)}",
     )
 
 

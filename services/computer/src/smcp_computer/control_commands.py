@@ -141,8 +141,9 @@ def print_status(said: Said) -> None:
     empty = f"No MCP servers: {said['config']} names none; `smcp-computer servers add` adds one."
     print_table("Server", columns, rows, empty)
     if failing := [each["name"] for each in said["servers"] if each["reason"]]:
-        more = "A server has your variables for proxies and certificates only if its `environment` names them."
-        warn(f"{', '.join(failing)}: `smcp-computer logs SERVER` shows what it wrote. {more}")
+        warn(f"{', '.join(failing)}: `smcp-computer logs SERVER` shows what it wrote.")
+        if given := [each for each in os.environ if each.upper().endswith("_PROXY") or each.startswith("SSL_CERT")]:
+            warn(f"A server has your {', '.join(given)} only if its `environment` names them.")
     for each in said["servers"]:
         for warning in each["warnings"]:
             warn(f"{each['name']}: {warning}")

@@ -32,7 +32,8 @@ LOST_S: Final = 2.0
 """Seconds before a lost connection is reported: after a gateway's restart, or at another gateway, it is back sooner."""
 HELP_S: Final = 2.0
 """How long a completion may take, and the reason why there are no tools."""
-HINTS: Final[Mapping[type, str]] = {
+HINTS: Final[Mapping[object, str]] = {
+    "office_id": "--office (SMCP_OFFICE) says which office.",
     NotAuthenticated: "Give your key or token by --token (SMCP_TOKEN). The key of your own `smcp up` is found without.",
     JoinRefused: "An Agent leaves when its program ends; an MCP client over HTTP some minutes after its last request.",
     CannotConnect: "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens.",
@@ -147,7 +148,8 @@ def run(
         with asyncio.Runner() as runner:
             done = runner.run(work)
     except SmcpError as error:
-        print_error(error, as_json=chosen.json, hint=HINTS.get(type(error), ""), ids=ids)
+        hint = HINTS.get(str(error.details.get("field"))) or HINTS.get(type(error), "")
+        print_error(error, as_json=chosen.json, hint=hint, ids=ids)
         raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed | TokenUnavailable) else FAILED) from error
     except KeyboardInterrupt as error:
         if endless:

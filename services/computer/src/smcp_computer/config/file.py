@@ -221,6 +221,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
             if not above:
                 why = lint.hinted(name, lint.TOP_LEVEL, f"{why}; servers stand under 'servers' or 'mcpServers'")
             problems.append(f"{Place(above, name).field()}: {why}")
+            warned += lint.lint_fields(Place(above, name), body if isinstance(body, dict) else {})
             continue
         own = other_mcp_hosts.own_server(body)
         place = places[name] = Place(above, name, own.written)

@@ -17,7 +17,7 @@ from smcp_computer.settings import DEFAULTS, HostSettings
 from smcp_proto.printable import did_you_mean, escaped_json, is_url
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerInput
 from smcp_proto.schemas.tools import ToolMeta
-from smcp_proto.validation import field_of, reason_of
+from smcp_proto.validation import UNKNOWN_TYPE, field_of, reason_of
 from smcp_service.settings import SettingsError
 
 T = TypeVar("T")
@@ -54,11 +54,14 @@ def checked(
 
 
 def _why(error: ErrorDetails) -> str:
-    if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `lint_fields`
-        return reason_of(error)
-    schema = HostSettings.model_json_schema()
-    known = [name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", ())]
-    return hinted(str(error["loc"][-1]), known, reason_of(error))
+    written, known = "", list[str]()
+    if error["type"] == "extra_forbidden":  # other models keep what they do not know: see `lint_fields`
+        schema = HostSettings.model_json_schema()
+        known = [name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", ())]
+        written = str(error["loc"][-1])
+    elif error["type"] == UNKNOWN_TYPE and isinstance(error["input"], dict):
+        written, known = str(error["input"].get("type")), [*SERVER_MODELS, *TYPES, *INPUT_MODELS]
+    return hinted(written, known, reason_of(error))
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -170,6 +173,8 @@ def _models(union: Any) -> dict[str, type[BaseModel]]:
 
 SERVER_MODELS: Final = _models(MCPServerConfig)
 INPUT_MODELS: Final = _models(MCPServerInput)
+TYPES: Final = {"http": "streamable", "streamable-http": "streamable"}
+"""Types of servers, by what other hosts call them."""
 TOP_LEVEL: Final = ("servers", "inputs", DEFAULTS)
 _UNKNOWN: Final = "is not a known field"
 

@@ -14,14 +14,11 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from smcp_computer.config.lint import PARAMETERS, ConfigError, changed, checked, fields_of
+from smcp_computer.config.lint import PARAMETERS, TYPES, ConfigError, changed, checked, fields_of
 from smcp_computer.settings import DEFAULTS
-from smcp_proto.schemas.config import MCPServerStdioParameters, MCPServerStreamableHttpParameters
 
 SERVER_KEYS: Final = ("servers", "mcpServers")
 """The keys that hold servers by name; the first that a file has is read."""
-TYPES: Final = {"http": "streamable", "streamable-http": "streamable"}
-"""Ours, by the type of other hosts."""
 ENABLED_KEYS: Final = ("enabled", "isActive")
 DESCRIPTIVE_KEYS: Final = ("description", "dev", "gallery", "version")
 """Fields that do not change how a server runs."""
@@ -73,14 +70,13 @@ def own_server(body: Mapping[str, Any]) -> OwnServer:
     """What any host writes for one server."""
     own = OwnServer(dict(body))
     own.rename("envFile", "env_file")
+    if isinstance(kind := body.get("type"), str):
+        own.body["type"] = TYPES.get(kind, kind)
     if PARAMETERS not in body:
         if "params" in body:
             own.rename("params", PARAMETERS)
         else:
             _unflatten(own)
-    kind = own.body.get("type")
-    if isinstance(kind, str):
-        own.body["type"] = TYPES.get(kind, kind)
     return own
 
 
@@ -96,9 +92,8 @@ def _unflatten(own: OwnServer) -> None:
         body.pop(key, None)
     by_url = "sse" if str(body.get("url", "")).endswith("/sse") else "streamable"
     body.setdefault("type", "stdio" if "command" in body else by_url)
-    is_http = str(body["type"]) in (*TYPES, "streamable", "sse")
-    model = MCPServerStreamableHttpParameters if is_http else MCPServerStdioParameters
-    body[PARAMETERS] = {key: body.pop(key) for key in model.model_fields if key in body}
+    _, known = fields_of(body["type"])
+    body[PARAMETERS] = {key: body.pop(key) for key in [*body] if key in known}
     if isinstance(env := body[PARAMETERS].get("env"), dict):
         # a null removes a variable, which a server would not get here anyway
         numbers = {name: str(value) for name, value in env.items() if type(value) in (int, float)}
@@ -134,12 +129,17 @@ def _read_switches(own: OwnServer) -> None:
 
 
 def own_input(body: Any) -> Any:
-    """An input with the values of `{label, value}` options; one without a description is described by its id."""
+    """An input with the values of `{label, value}` options, and their labels in its description, which is its id by
+    default."""
     if not isinstance(body, dict):
         return body
     own = {"description": body["id"], **body} if isinstance(body.get("id"), str) else dict(body)
     if isinstance(options := body.get("options"), list):
-        own["options"] = [each.get("value") if isinstance(each, dict) else each for each in options]
+        pairs = [(each.get("value"), each.get("label")) if isinstance(each, dict) else (each, None) for each in options]
+        own["options"] = [value for value, _ in pairs]
+        labels = ", ".join(f"{value}: {label}" for value, label in pairs if label)
+        if labels and isinstance(own.get("description"), str):  # the protocol has no other place for them
+            own["description"] += f" ({labels})"
     return own
 
 
