@@ -27,7 +27,7 @@ LARGEST_GROWTH = 32 * 1024 * 1024
 
 @pytest.mark.parametrize("kind", kinds(PROCESSES, CONTAINERS))
 async def test_calls_go_on_while_the_collector_is_away_and_each_lost_span_is_counted(kind: str, tmp_path: Path) -> None:
-    environment = {"OTEL_EXPORTER_OTLP_TIMEOUT": "1", "OTEL_BSP_MAX_QUEUE_SIZE": str(QUEUE)}
+    environment = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3", "OTEL_BSP_MAX_QUEUE_SIZE": str(QUEUE)}
     opened = recording(kind, tmp_path, environment, gateways=1, registries=1, places=(ALPHA,))
     async with opened as recorder, member(recorder.world.url(), "agent", LAB, "caller") as agent:
         collector, gateway, requests = recorder.collector.part, recorder.world.gateway(0).part, 0
