@@ -59,7 +59,7 @@ async def test_call_prints_the_tools_text_or_the_result_as_json() -> None:
         code, out, err = await run(gateway, *arguments)
         assert (code, out) == (0, "echo\n")
         (req_id,) = [data["req_id"] for data in gateway.seen("client:tool_call")]
-        assert re.fullmatch(rf"\d+\.\d{{3}} s; trace id {req_id}\n", err), "also where nobody looks at a terminal"
+        assert re.fullmatch(rf"\d+\.\d{{3}} s; smcp trace {req_id}\n", err), "also where nobody looks at a terminal"
         (request,) = gateway.seen("client:tool_call")
         assert (request["params"], request["timeout"]) == ({"x": [1]}, 9)
         code, out, _ = await run(gateway, "--json", *arguments)

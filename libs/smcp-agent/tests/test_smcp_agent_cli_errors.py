@@ -48,7 +48,7 @@ async def test_a_failed_call_names_its_trace_only_if_it_was_sent(given: tuple[st
     async with fake_gateway() as gateway:
         gateway.answers["client:get_tools"] = gateway.answers["client:tool_call"] = not_found
         code, _, err = await run(gateway, "call", "nobody", "echo", *given)
-        assert (code, "trace id" in err, bool(gateway.seen("client:tool_call"))) == (1, is_sent, is_sent)
+        assert (code, "smcp trace" in err, bool(gateway.seen("client:tool_call"))) == (1, is_sent, is_sent)
         _, out, _ = await run(gateway, "--json", "call", "nobody", "echo", *given)
         assert ("trace_id" in json.loads(out)) is is_sent
 
@@ -110,7 +110,7 @@ async def test_a_forbidden_tool_gets_no_other_hint() -> None:
         gateway.answers["client:tool_call"] = answer
         code, out, err = await run(gateway, "call", "red", "write_file")
         assert (code, out) == (1, "the tool 'write_file' is forbidden on this Computer\n")
-        assert re.fullmatch(r"the call failed\n\d+\.\d{3} s; trace id [0-9a-f]{32}\n", err)
+        assert re.fullmatch(r"the call failed\n\d+\.\d{3} s; smcp trace [0-9a-f]{32}\n", err)
 
 
 async def test_a_call_that_nobody_confirmed_in_time_is_not_said_to_have_been_stopped() -> None:

@@ -134,7 +134,7 @@ def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:
     if result.input_required:
         print_hint("smcp-agent call cannot answer; an MCP client or a program can (smcp-agent mcp, on_input).")
         print_hint("Or the Computer asks its own user (SMCP_CONFIRM=ask, SMCP_ELICIT=terminal).")
-    summary = f"{result.duration_s:.3f} s; trace id {result.trace_id}"
+    summary = f"{result.duration_s:.3f} s; smcp trace {result.trace_id}"
     Console(stderr=True, soft_wrap=True).print(f"[dim]{summary}[/dim]", highlight=False)
 
 
@@ -145,7 +145,7 @@ def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping
     ran = " (the tool may have run nevertheless)" if ids and may_have_run(error) else ""
     print_failure(f"error {int(error.code)}: {error.message}{ran}")
     if ids:
-        print_hint(f"trace id {ids['trace_id']}")
+        print_hint(f"smcp trace {ids['trace_id']}")
     if hint:
         print_hint(hint)
 
