@@ -1,7 +1,6 @@
 """What a Computer keeps in its state directory outlasts its pod."""
 
 import base64
-import functools
 import re
 from pathlib import Path
 
@@ -9,25 +8,21 @@ import pytest
 
 from smcp_testing.certificates import Authority
 from tests.deploy.kubelet import Kubelet, run
-from tests.deploy.objects import pod
 from tests.deploy.programs import HOME_IN_IMAGES
 from tests.deploy.rendering import ROOT, documented_secrets, rendered
 
-BOTH = "prod+computer+computer-nodes+nats-cluster"
-ENFORCE = "pod-security.kubernetes.io/enforce"
-once = functools.cache(rendered)
+WITH_COMPUTER = "prod+computer+nats-cluster"
 
 
 @pytest.fixture
 def kubelet(tmp_path: Path) -> Kubelet:
     a_certificate = base64.b64encode(Authority(tmp_path).ca.read_bytes()).decode()
     held = {name: dict.fromkeys(keys, a_certificate) for name, keys in documented_secrets().items()}
-    return Kubelet(once(BOTH), held, tmp_path / "pods")
+    return Kubelet(rendered(WITH_COMPUTER), held, tmp_path / "pods")
 
 
-@pytest.mark.parametrize("name", ["computer", "computer-nodes"])
-async def test_a_secret_that_a_pod_stores_can_be_read_in_the_next_one(name: str, kubelet: Kubelet) -> None:
-    container = kubelet.container(f"smcp-{name}", name)
+async def test_a_secret_that_a_pod_stores_can_be_read_in_the_next_one(kubelet: Kubelet) -> None:
+    container = kubelet.container("smcp-computer", "computer")
     ([command, *_], variables) = kubelet.command(container)
     code, _, errors = await run([command, "secrets", "set", "token"], variables, stdin="the value")
     assert code == 0, errors
@@ -39,16 +34,3 @@ async def test_a_secret_that_a_pod_stores_can_be_read_in_the_next_one(name: str,
 def test_the_image_has_the_home_that_the_tests_assume() -> None:
     dockerfile = (ROOT / "docker" / "computer.Dockerfile").read_text(encoding="utf-8")
     assert re.findall(r"^ENV HOME=(\S+)", dockerfile, re.MULTILINE) == [HOME_IN_IMAGES]
-
-
-@pytest.mark.parametrize("variant", ["dev", "prod", BOTH])
-def test_a_namespace_is_restricted_unless_pods_keep_their_state_on_their_node(variant: str) -> None:
-    manifests = once(variant)
-    on_nodes = [
-        volume["name"]
-        for workload in manifests.of("Deployment", "DaemonSet", "StatefulSet", "Job")
-        for volume in pod(workload).get("volumes", [])
-        if "hostPath" in volume
-    ]
-    [namespace] = manifests.of("Namespace")
-    assert namespace["metadata"]["labels"][ENFORCE] == ("privileged" if on_nodes else "restricted")

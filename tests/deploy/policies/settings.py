@@ -26,7 +26,7 @@ from tests.deploy.programs import IMAGE_OF, command_of, image_name, is_command, 
 _OF_OTEL = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG")
 _OF_OTHERS = {"nats": {"POD_NAME", "NATS_ADVERTISE"}, "jaeger": {"JAEGER_LISTEN_HOST"}, "agent": {"SMCP_TOKEN"}}
 """The settings of other containers and of the Agent."""
-_PROGRAMS = ("sh", "python", "chown")
+_PROGRAMS = ("sh", "python")
 
 
 def settings(manifests: Manifests) -> list[str]:
