@@ -147,7 +147,7 @@ async def test_moving_makes_nobody_a_member(nats_url: str) -> None:
         assert await moves(old, "computer", "pc", old.claim()) is AssertOutcome.REFUSED
         await other.join("lab", "computer", "pc")
         assert await moves(old, "computer", "pc", old.claim()) is AssertOutcome.REFUSED
-        assert (await other.registry.confirm("lab", "computer", "pc", other.claim())).mine
+        assert await other.holds("lab", "computer", "pc")
 
 
 async def _is(answer: Awaitable[object], wanted: object) -> bool:

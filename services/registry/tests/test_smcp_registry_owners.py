@@ -98,8 +98,8 @@ async def test_an_agent_takes_its_seat_back_from_a_suspended_owner_with_a_lease(
         await other.join("lab", "agent", "anna", back)
         assert first.leases.revision("open", paused.process) is not None
         await eventually(lambda: observer.of("anna") == ["enter_office", "leave_office", "enter_office"])
-        assert (await other.registry.confirm("lab", "agent", "anna", back)).mine
-        assert not (await paused.registry.confirm("lab", "agent", "anna", paused.claim(identity="anna"))).mine
+        assert await other.holds("lab", "agent", "anna", back)
+        assert not await paused.holds("lab", "agent", "anna", paused.claim(identity="anna"))
 
 
 @pytest.mark.rule("answers.rooms.admission.silent")
@@ -136,7 +136,7 @@ async def test_a_name_is_claimed_ten_milliseconds_after_its_lease_expired(nats_u
         assert await heir.room("lab", "computer", "pc") == {("computer", "pc")}
         await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office", "enter_office"])
         assert not await paused.renew()
-        assert not (await paused.registry.confirm("lab", "computer", "pc", paused.claim())).mine
+        assert not await paused.holds("lab", "computer", "pc")
 
 
 BACK_S = 1.0

@@ -135,8 +135,8 @@ async def test_a_claim_is_confirmed_while_it_stands(nats_url: str) -> None:
             return state.mine and state.view >= joined.revision
 
         await eventually(confirmed)
-        assert not (await member.registry.confirm("lab", "computer", "pc", member.claim(incarnation="2"))).mine
-        assert not (await other.registry.confirm("lab", "computer", "pc", other.claim())).mine
+        assert not await member.holds("lab", "computer", "pc", member.claim(incarnation="2"))
+        assert not await other.holds("lab", "computer", "pc")
 
 
 async def test_a_computer_is_found_only_in_its_own_office(nats_url: str) -> None:

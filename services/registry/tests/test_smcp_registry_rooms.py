@@ -101,7 +101,7 @@ async def test_joining_ones_own_office_again_is_unchanged_and_silent(nats_url: s
         renewed = await member.join("lab", "computer", "pc", member.claim(incarnation="2"))
         assert renewed.unchanged
         claim = member.claim(incarnation="2")
-        assert (await member.registry.confirm("lab", "computer", "pc", claim)).mine
+        assert await member.holds("lab", "computer", "pc", claim)
         await member.leave("lab", "computer", "pc", claim)
         await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office"])
         assert observer.doubled == 0
@@ -136,7 +136,7 @@ async def test_a_late_copy_of_a_join_after_the_leave_makes_no_member(nats_url: s
         assert not (await member.join("lab", "computer", "pc", again)).unchanged
         with pytest.raises(NotAllowed, match="given up"):
             await member.join("lab", "computer", "pc", claim)
-        assert (await member.registry.confirm("lab", "computer", "pc", again)).mine
+        assert await member.holds("lab", "computer", "pc", again)
 
 
 @pytest.mark.rule("events.join_office.computer.switch", "answers.rooms.switch.{claim-first,leave,enter-last}")

@@ -96,7 +96,7 @@ async def test_a_process_suspended_past_its_lease_loses_its_members(nats_url: st
         await paused.join("lab", "computer", "pc")
         paused.answering.clear()
         await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office"])
-        assert not (await paused.registry.confirm("lab", "computer", "pc", paused.claim())).mine
+        assert not await paused.holds("lab", "computer", "pc")
 
 
 @pytest.mark.rule("answers.rooms.lease.outage")

@@ -13,9 +13,10 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, Claim, Joined, LeaseRenewal, Left
+from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, Claim, Confirmed, Joined, LeaseRenewal, Left
 from smcp_proto.member_names import Role
 from smcp_testing.bad_buses import BadBuses
+from smcp_testing.waiting import eventually
 
 
 class MemberProcess:
@@ -56,6 +57,19 @@ class MemberProcess:
 
     async def leave(self, office: str, role: Role, name: str, claim: Claim | None = None) -> Left:
         return await self.registry.leave(office, role, name, claim or self.claim())
+
+    async def holds(self, office: str, role: Role, name: str, claim: Claim | None = None) -> bool:
+        """Whether the registries have given the seat to this claim. They say it from their views, which may be behind:
+        this waits until the one that answers has all that was written before."""
+        claim = claim or self.claim()
+        mark = await self.join("marks", "computer", uuid.uuid4().hex)
+
+        async def caught_up() -> list[Confirmed]:
+            confirmed = await self.registry.confirm(office, role, name, claim)
+            return [confirmed] if confirmed.view >= mark.revision else []
+
+        (confirmed,) = await eventually(caught_up)
+        return confirmed.mine
 
     async def room(self, office: str, role: Role, name: str, *, after: int = 0) -> set[tuple[str, str]]:
         """(role, name) of the members of the office, as this member sees it."""
