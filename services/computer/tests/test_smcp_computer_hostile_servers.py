@@ -1,8 +1,11 @@
 """A hostile MCP server costs its own tools only: another server beside it answers."""
 
 import asyncio
+import json
 import re
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +14,30 @@ from smcp_computer.mcp.events import State
 from smcp_computer.mcp.sdk_adapter import MAX_REQUESTS
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
 from smcp_computer.mcp.transports import Limits
+from smcp_computer.redaction import SHOWN
 from smcp_computer.tools import Catalogue
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, pid_of, running, text
 from smcp_testing.waiting import eventually
+
+GOOD = {"name": "good", "inputSchema": {"type": "object"}}
+INVALID = [
+    ({"name": "bare"}, "its tool 'bare' is not valid, and left out: inputSchema: is missing"),
+    (GOOD | {"name": 5}, "a tool without a name is not valid, and left out: name: must be a string"),
+    ("text", "a tool without a name is not valid, and left out: must be an object"),
+    ({"name": "a\x1b[31mb\u202e"}, r"its tool 'a\x1b[31mb\u202e' is not valid, and left out: inputSchema: is missing"),
+    ({"name": "x" * 300}, f"its tool '{'x' * 300}"[:SHOWN]),
+]
+
+
+def tools_answer(tools: Any) -> str:
+    """An answer to `tools/list` for a scripted server."""
+    return json.dumps({"jsonrpc": "2.0", "id": "$ID", "result": {"tools": tools}}).replace('"$ID"', "$ID")
+
+
+def names(server: Supervisor) -> list[str]:
+    return [tool.name for tool in server.tools]
 
 
 async def answers(server: Supervisor) -> None:
@@ -91,6 +113,43 @@ async def test_a_server_that_hangs_at_its_start_is_tried_again() -> None:
     async with running(limits=Limits(start_s=1.0), ready=["calm"], wild=wild, calm=configs.hostile()) as servers:
         await eventually(lambda: servers["wild"].reason == "did not answer as an MCP server in time")
         await answers(servers["calm"])
+
+
+async def test_an_invalid_tool_is_left_out_with_a_warning_and_running_calls_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(odd=configs.stdio("scripted")) as servers:
+        odd = servers["odd"]
+        text = tools_answer([INVALID[0][0], GOOD])
+        runs = asyncio.create_task(call(odd, "script", method="tools/list", text=text, hold=True))
+        await eventually(lambda: odd.status().warnings or runs.done())
+        assert odd.status().warnings == (INVALID[0][1],)
+        assert names(odd) == ["good"]
+        await call(odd, "script", method="tools/list", text=tools_answer([GOOD, GOOD | {"name": "bare"}]))
+        assert await runs == {"content": []}
+        await eventually(lambda: names(odd) == ["good", "bare"])
+        assert (odd.status().restarts, odd.status().warnings) == (0, ())
+    assert caplog.messages.count(f"MCP server 'odd': {INVALID[0][1]}") == 1
+
+
+async def test_a_server_with_invalid_tools_becomes_ready_with_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "answers"
+    file.write_text(json.dumps({"tools/list": tools_answer([*(tool for tool, _ in INVALID), GOOD])}))
+    async with running(odd=configs.stdio("scripted", "--answers", str(file))) as servers:
+        assert names(servers["odd"]) == ["good"]
+        assert servers["odd"].status().warnings == tuple(warning for _, warning in INVALID)
+
+
+@pytest.mark.parametrize("tools", [None, 5, {}])
+async def test_a_list_of_tools_that_is_none_ends_no_server(tools: Any) -> None:
+    async with running(odd=configs.stdio("scripted")) as servers:
+        odd = servers["odd"]
+        await call(odd, "script", method="tools/list", text=tools_answer(tools))
+        await eventually(lambda: odd.status().warnings)
+        assert odd.status().warnings == ("sent a list of tools that is not valid; it is left out",)
+        await call(odd, "script", method="tools/list", text=tools_answer([GOOD]))
+        await eventually(lambda: names(odd) == ["good"])
+        assert (odd.status().restarts, odd.status().warnings) == (0, ())
 
 
 async def test_thousands_of_tools_are_listed() -> None:

@@ -26,7 +26,7 @@ Kind = Literal["streamable", "sse"]
 SHORT: dict[Kind, Any] = {"streamable": "PT2S", "sse": 2}
 PATIENCE_S = 60.0
 SILENT = "did not answer as an MCP server in time"
-NOT_IN_TIME = {"streamable": "did not answer in time", "sse": "did not take a message in time"}
+NOT_IN_TIME = {"streamable": "did not answer as an MCP server in time", "sse": "did not take a message in time"}
 LONG: dict[Kind, Any] = {"streamable": "PT5M", "sse": 300}
 
 
@@ -59,7 +59,7 @@ async def test_closing_ends_the_servers_session_only_with_terminate_on_close(tmp
         server = config("streamable", toolbox.url, terminate_on_close=terminate)
         # of the protocol before 2026, as the newer one has no sessions
         async with connect(server, negotiation="legacy", limits=Limits(), notify=lambda event: None) as connection:
-            assert await connection.list_tools()
+            assert (await connection.list_tools()).items
         requests = [line.split() for line in log.read_text().splitlines()]
         (session,) = {session for what, session in requests if what == "tools/list"}
         assert session != "-"
@@ -238,4 +238,4 @@ async def test_a_server_that_redirects_within_its_origin_is_used() -> None:
     async with served(answer) as url:
         server = config("streamable", url)
         async with connect(server, negotiation="legacy", limits=Limits(), notify=lambda event: None) as connection:
-            assert [tool.name for tool in await connection.list_tools()] == ["t"]
+            assert [tool.name for tool in (await connection.list_tools()).items] == ["t"]

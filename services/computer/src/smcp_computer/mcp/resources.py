@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import anyio
 import anyio.abc
@@ -63,10 +63,13 @@ LISTS: Final[Mapping[Kind, tuple[str, str, str]]] = {
 """MCP's method, the field of its result, and the field that identifies an item."""
 
 
-class Listed(NamedTuple):
-    """A whole list: objects with a string as URI (or template), none twice; and what was left out, for the log."""
+Item = TypeVar("Item")
 
-    items: tuple[Json, ...]
+
+class Listed(NamedTuple, Generic[Item]):
+    """A whole list without what is not valid in it, and what was left out, in words for the user of this host."""
+
+    items: tuple[Item, ...]
     problems: tuple[str, ...]
 
 
@@ -250,7 +253,8 @@ class Lists:
             raise BadAnswer(self.server, "sent a cursor that is no string")
         return result[key], following
 
-    async def list_all(self, kind: Kind, *, timeout: float = REQUEST_S) -> Listed:
+    async def list_all(self, kind: Kind, *, timeout: float = REQUEST_S) -> Listed[Json]:
+        """Objects with a string as URI, template or name; none stands twice."""
         _, key, name = LISTS[kind]
         most = MAX_ITEMS if kind == "resources" else MAX_FEW
         loop = asyncio.get_running_loop()

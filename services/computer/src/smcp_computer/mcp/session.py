@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import anyio
 import mcp_types as types
@@ -25,13 +25,17 @@ from opentelemetry.propagate import inject
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, get_tracer
 from pydantic import TypeAdapter, ValidationError
 
+from smcp_bus import exact_json
 from smcp_bus.request_spans import child_span
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_bus.tracing import LONGEST
 from smcp_computer.mcp import errors
-from smcp_computer.mcp.resources import LIST_BYTES, Lists, Resources
+from smcp_computer.mcp.events import MOST_WARNINGS
+from smcp_computer.mcp.resources import LIST_BYTES, Listed, Lists, Resources
 from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_proto import tool_results
+from smcp_proto.printable import printable
+from smcp_proto.validation import malformed
 from smcp_service.telemetry import recorder
 
 if TYPE_CHECKING:
@@ -62,8 +66,8 @@ class ServerConnection:
     """What `connect` gives; answers have at most `max_message` bytes. `resources`, `prompts`: None without any.
 
     Requests have ids of their own, and `Watch` hands over their answers: the SDK's session would cost more than the
-    rest of a call over a pipe (bench/README). The handshake, lists of tools, notifications, and what the server itself
-    asks for stay with the session.
+    rest of a call over a pipe (bench/README), and refuse a whole list for one tool. The handshake, notifications, and
+    what the server itself asks for stay with the session.
     """
 
     client: Client
@@ -106,27 +110,53 @@ class ServerConnection:
             if self.watch.refused:
                 raise errors.ServerFailed(self.watch.refused) from None
 
-    async def list_tools(self) -> tuple[types.Tool, ...]:
-        """All pages of `tools/list`. Raises MCPError, ValidationError: the server did not give a list."""
+    async def list_tools(self) -> Listed[types.Tool]:
+        """All pages of `tools/list`. Raises MCPError, TimeoutError: the server did not answer with one."""
         if self.client.server_capabilities.tools is None:
-            return ()
-        tools: list[types.Tool] = []
+            return Listed((), ())
+        items: list[object] = []
+        problems: list[str] = []
         size, cursor = 0, None
         async with asyncio.timeout(self.list_s):
             while True:
-                page = await self.client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
-                tools += page.tools
-                cursor = page.next_cursor
-                size += len(page.model_dump_json())
-                if cursor is None or len(tools) >= MAX_TOOLS or size > LIST_BYTES:
+                async with asyncio.timeout(self.client.read_timeout_seconds):
+                    page = await self._exchange("tools/list", {} if cursor is None else {"cursor": cursor}, {})
+                found, cursor = page.get("tools"), page.get("nextCursor")
+                if not isinstance(found, list) or not isinstance(cursor, str | None):
+                    problems.append("sent a list of tools that is not valid; it is left out")
+                    cursor = None
                     break
-        if cursor is not None or len(tools) > MAX_TOOLS:
-            del tools[MAX_TOOLS:]
-            what = "MCP server %r: its list of tools is too long; only the first %d are used"
-            _log.warning(what, self.server, len(tools))
+                items += found
+                size += len(exact_json.written(page))
+                if cursor is None or len(items) >= MAX_TOOLS or size > LIST_BYTES:
+                    break
+        if cursor is not None or len(items) > MAX_TOOLS:
+            del items[MAX_TOOLS:]
+            problems.append(f"its list of tools is too long; only the first {len(items)} are used")
+        tools: list[types.Tool] = []
+        for item in items:
+            try:
+                tools.append(self._tool(item))
+            except ValueError as error:
+                if len(problems) < MOST_WARNINGS:
+                    problems.append(self._left_out(item, error))
         if self.is_modern and self.over_http:
             self._parameter_headers = {tool.name: inbound.x_mcp_header_map(tool.input_schema) for tool in tools}
-        return tuple(tools)
+        return Listed(tuple(tools), tuple(problems))
+
+    def _tool(self, item: object) -> types.Tool:
+        """Raises ValueError: it is not valid, or MCP 2026 forbids to use it."""
+        _tool_shape(self.version).validate_python(item, by_name=False)
+        tool = types.Tool.model_validate(item, by_name=False)
+        if self.is_modern and (why := inbound.find_invalid_x_mcp_header(tool.input_schema)) is not None:
+            raise ValueError(why)
+        return tool
+
+    def _left_out(self, item: object, error: ValueError) -> str:
+        name = item.get("name") if isinstance(item, dict) else None
+        which = f"its tool {name!r}" if isinstance(name, str) else "a tool without a name"
+        why = malformed(error).message if isinstance(error, ValidationError) else error
+        return printable(self.watch.redactor.shown(f"{which} is not valid, and left out: {why}"))
 
     async def call(
         self,
@@ -311,3 +341,10 @@ def _shape(version: str) -> TypeAdapter[Any]:
     """The schema of a tool's result."""
     shape: Any = SERVER_RESULTS["tools/call", version]
     return TypeAdapter(shape)
+
+
+@cache
+def _tool_shape(version: str) -> TypeAdapter[Any]:
+    """The schema of a tool in a list."""
+    page: Any = SERVER_RESULTS["tools/list", version]
+    return TypeAdapter(get_args(page.model_fields["tools"].annotation)[0])

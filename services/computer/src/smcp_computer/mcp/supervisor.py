@@ -35,7 +35,7 @@ from smcp_computer.mcp.events import (
     ToolsChanged,
 )
 from smcp_computer.mcp.process import is_stopped, usage_of
-from smcp_computer.mcp.resources import STEADY_S, Lists, Resources
+from smcp_computer.mcp.resources import STEADY_S, Listed, Lists, Resources
 from smcp_computer.mcp.server_log import HANGS, WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import ServerConnection
 from smcp_computer.mcp.transports import Limits, Negotiation, connect
@@ -80,8 +80,8 @@ class Supervisor:
         self.earlier_starts = 0
         self.tools: tuple[types.Tool, ...] = ()
         """As listed last; kept while it is started again, so that names stay. Empty where they are not offered."""
-        self._listed: tuple[types.Tool, ...] = ()
-        self._unknown: tuple[tuple[str, str], ...] = ()
+        self._listed: Listed[types.Tool] = Listed((), ())
+        self._misnamed: dict[tuple[str, str], str] = {}
         self.settled = asyncio.Event()
         """Set once it became ready or failed its first start."""
         self._over_http = not isinstance(self.config, MCPServerStdioConfig)
@@ -259,7 +259,7 @@ class Supervisor:
                 self._ready_at = time.monotonic()
                 self.starts += 1
                 self.settled.set()
-                self._stderr.ready(len(tools))
+                self._stderr.ready(len(tools.items))
                 self.on_change()
                 reason = WENT_AWAY
                 try:
@@ -312,9 +312,7 @@ class Supervisor:
         try:
             async with self._waited(connection.list_s):
                 tools = await connection.list_tools()
-        except (TimeoutError, MCPError) as error:
-            if isinstance(error, MCPError) and error.code != types.REQUEST_TIMEOUT:
-                raise
+        except TimeoutError:
             self._is_outdated = True
             await self._check(connection)
             return
@@ -348,18 +346,20 @@ class Supervisor:
         if self.ready:
             self._offer(self._listed)
 
-    def _offer(self, tools: tuple[types.Tool, ...]) -> None:
-        self._listed = tools
-        names = [tool.name for tool in tools]
-        if (unknown := unknown_tools(self.config, self.host, names)) != self._unknown:
-            self._unknown = unknown
-            self.warnings = tuple(no_tool(field, name, names) for field, name in unknown)
-            self.events.warn(self.name, *self.warnings)
+    def _offer(self, listed: Listed[types.Tool]) -> None:
+        self._listed = listed
+        names = [tool.name for tool in listed.items]
+        unknown = unknown_tools(self.config, self.host, names)
+        if {*unknown} != self._misnamed.keys():
+            self._misnamed = {each: no_tool(*each, names) for each in unknown}
+        if (warnings := (*self._misnamed.values(), *listed.problems)) != self.warnings:
+            self.warnings = warnings
+            self.events.warn(self.name, *warnings)
         if self.limits.strict and unknown:
             self.tools = ()
             self._enter(State.DEGRADED, f"its tools are not offered: {self.warnings[0]}")
         else:
-            self.tools = tools
+            self.tools = listed.items
             self._enter(State.READY, "")
 
     def _notified(self, event: ServerEvent) -> None:

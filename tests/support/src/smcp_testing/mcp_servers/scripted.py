@@ -2,10 +2,10 @@
 
     python -m smcp_testing.mcp_servers.scripted [--answers FILE]
 
-Its tool `script(method, text)` keeps a text for the next request of that method. That request is answered by the text,
-with `$ID` replaced by its id, and then by an error, so that nobody waits if the text is no answer. If the method is one
-of `LISTS`, its list is announced as changed. FILE has texts for the first requests, as JSON: {method: text}. Other
-requests get a plain result, or an error.
+Its tool `script(method, text, hold?)` keeps a text for the next request of that method. That request is answered by the
+text, with `$ID` replaced by its id, and then by an error, so that nobody waits if the text is no answer. If the method
+is one of `LISTS`, its list is announced as changed. A call with `hold` is answered with the next one. FILE has texts
+for the first requests, as JSON: {method: text}. Other requests get a plain result, or an error.
 """
 
 import json
@@ -34,6 +34,7 @@ REFUSED: Final = {"code": -32602, "message": "refused"}
 class Server:
     def __init__(self, answers: dict[str, str]) -> None:
         self._kept: defaultdict[str, deque[str]] = defaultdict(deque)
+        self._held: list[Any] = []
         for method, text in answers.items():
             self._kept[method].append(text)
 
@@ -52,8 +53,8 @@ class Server:
                 id=request, result={"protocolVersion": version, "capabilities": CAPABILITIES, "serverInfo": about}
             )
         elif method == "tools/call":
+            self._held.append(request)
             self._script(**params["arguments"])
-            self.send(id=request, result={"content": []})
         elif method in LISTS:
             self.send(id=request, result={LISTS[method]: TOOLS if method == "tools/list" else []})
         elif method in ("ping", "resources/subscribe", "resources/unsubscribe"):
@@ -61,10 +62,12 @@ class Server:
         else:
             self.send(id=request, error=REFUSED)
 
-    def _script(self, method: str, text: str) -> None:
+    def _script(self, method: str, text: str, *, hold: bool = False) -> None:
         self._kept[method].append(text)
         if method in LISTS:
             self.send(method=f"notifications/{method.partition('/')[0]}/list_changed")
+        while self._held and not hold:
+            self.send(id=self._held.pop(0), result={"content": []})
 
     def send(self, **fields: Any) -> None:
         self.write(json.dumps({"jsonrpc": "2.0", **fields}))
