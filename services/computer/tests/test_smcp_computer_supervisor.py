@@ -212,3 +212,12 @@ async def test_a_restarted_http_server_is_connected_to_again(kind: Kind) -> None
         await toolbox.start()
         await eventually(lambda: web.ready and web.starts >= 2)
         assert text(await call(web, "echo", text="again")) == "again"
+
+
+async def test_a_call_that_an_http_server_did_not_get_says_so() -> None:
+    async with configs.http_raw("streamable") as raw, running(web=configs.http("streamable", raw.url)) as servers:
+        await raw.kill()
+        with pytest.raises(ServerNotRunning, match=r"^MCP server 'web' cannot be reached$"):
+            await call(servers["web"], "say", text="x")
+        await raw.start()
+        await eventually(lambda: servers["web"].ready and servers["web"].starts == 2)

@@ -30,7 +30,7 @@ from pydantic_core import from_json
 
 from smcp_bus import exact_json
 from smcp_bus.tool_progress import ProgressThrottle
-from smcp_computer.mcp.errors import ServerError, reparsed
+from smcp_computer.mcp.errors import ServerError, ServerNotRunning, reparsed
 from smcp_computer.redaction import MAX_ERROR, Redactor
 from smcp_proto import tool_results
 
@@ -121,6 +121,12 @@ class Watch:
         token = params.get("progressToken")
         if type(token) is int and (followed := self.followed.get(token)) is not None:  # `True` is an int, and equals 1
             followed.read(params)  # others are of a call that is over, or that nobody follows
+
+    def unsent(self, message: bytes, why: str) -> None:
+        """Fail the request that this message is, if it is one: the server did not get it."""
+        answer = self._answers.get(from_json(message or b"{}").get("id"))
+        if answer is not None and not answer.done():
+            answer.set_exception(ServerNotRunning(self.server, why))
 
     def answered(self, line: str | bytes) -> bool:
         """Whether a line of a program was a result that is awaited past the SDK's session, or the progress of a call.

@@ -21,7 +21,7 @@ from smcp_computer.mcp.errors import ABOVE_LIMIT, ROOM, TOO_MANY_VALUES, ServerF
 from smcp_computer.mcp.events import ServerEvent, event_of
 from smcp_computer.mcp.resources import REQUEST_S, ListenStream, Lists, Resources
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
-from smcp_computer.mcp.server_log import StderrLog, answered, first_of
+from smcp_computer.mcp.server_log import StderrLog, answered, describe, first_of
 from smcp_computer.mcp.session import ServerConnection
 from smcp_computer.mcp.stdio import stdio_transport
 from smcp_computer.redaction import Redactor
@@ -156,9 +156,17 @@ async def _streamable(
             events = _bounded_events(response, max_message + ROOM, watch.max_values)
             response.aiter_text = events  # type: ignore[method-assign]
 
+    class Client(httpx2.AsyncClient):
+        async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+            try:
+                return await super().send(request, **options)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                watch.unsent(await request.aread(), describe(error))
+                raise
+
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [on_request], "response": [on_response]}
     async with (
-        httpx2.AsyncClient(headers=_headers(parameters.headers), timeout=timeout, event_hooks=hooks) as client,
+        Client(headers=_headers(parameters.headers), timeout=timeout, event_hooks=hooks) as client,
         streamable_http_client(
             parameters.url,
             http_client=client,
