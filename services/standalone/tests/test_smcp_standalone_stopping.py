@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import os
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +14,6 @@ import pytest
 from smcp_agent import SmcpAgent
 from smcp_service.lifecycle import FAILED
 from smcp_standalone.demo import until_stopped
-from smcp_standalone.settings import up_directory
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 
@@ -81,21 +78,6 @@ async def test_ctrl_c_during_a_call_says_what_is_waited_for_and_a_second_one_end
         assert await process.exit_code() == 1
         if sys.platform == "linux":
             await eventually(lambda: not any(child.is_running() for child in children))
-
-
-def test_a_start_removes_what_a_killed_run_left_and_nothing_of_a_run_that_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    killed, another = tmp_path / "smcp-up-killed", tmp_path / "smcp-up-of-another-program"
-    with up_directory(None) as running:
-        for directory in (killed, another):
-            directory.mkdir()
-        (killed / "lock").touch()
-        for directory in (killed, another, running):
-            os.utime(directory, (0, 0))
-        with up_directory(None) as new:
-            assert {*tmp_path.iterdir()} == {another, running, new}
 
 
 @pytest.mark.parametrize("impatient", [False, True])

@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -37,8 +35,6 @@ MCP_PORT: Final = "--mcp-port / SMCP_MCP_PORT, or start without MCP clients (--n
 
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
-TEMPORARY: Final = "smcp-up-"
-"""How the directory of a run without `--data` begins."""
 KEYS: Final = "key-of-this-run.json"
 """The file of the keys that are made for a run (`with_key`)."""
 UNREAD: Final = tuple(
@@ -75,11 +71,10 @@ class UpSettings:
 
 @contextmanager
 def up_directory(data: Path | None) -> Iterator[Path]:
-    """`data`, locked for this process, or a temporary one. Removes the temporary ones of runs that were killed."""
+    """`data`, locked for this process, or a temporary one."""
     with ExitStack() as stack:
         if data is None:
-            _remove_abandoned()
-            temporary = tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True)
+            temporary = tempfile.TemporaryDirectory(prefix="smcp-up-", ignore_cleanup_errors=True)
             data = Path(stack.enter_context(temporary))
         try:
             data.mkdir(parents=True, exist_ok=True)
@@ -90,15 +85,6 @@ def up_directory(data: Path | None) -> Iterator[Path]:
         except OSError as error:
             raise SettingsError(f"--data: {data} cannot be used: {error.strerror}") from error
         yield data
-
-
-def _remove_abandoned() -> None:
-    for directory in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
-        with suppress(OSError):
-            status = directory.lstat()
-            if status.st_uid == os.geteuid() and status.st_mtime < time.time() - 60:  # a new one is not locked yet
-                with locked(directory / "lock", wait=False):
-                    shutil.rmtree(directory, ignore_errors=True)
 
 
 def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
