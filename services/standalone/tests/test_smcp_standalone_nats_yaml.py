@@ -182,7 +182,7 @@ def test_a_damaged_secret_of_a_cluster_is_refused_and_not_replaced(tmp_path: Pat
     nats_server.write(parse_model(SMALL), tmp_path)
     for damaged in (b"", b"\xff", b'" } {'):
         (tmp_path / "cluster-secret").write_bytes(damaged)
-        with pytest.raises(NatsConfigError, match="cluster-secret: not the secret of a cluster"):
+        with pytest.raises(NatsConfigError, match="cluster-secret: is not a JSON object; remove it"):
             nats_server.write(parse_model(SMALL), tmp_path)
         assert (tmp_path / "cluster-secret").read_bytes() == damaged
 

@@ -4,7 +4,7 @@
 
     OUT/nats-server.conf          0600
     OUT/creds/<credential>.json   0600, the name encoded as in subjects; for SMCP_NATS_CREDS
-    OUT/cluster-secret            0600, where there is a cluster
+    OUT/cluster-secret            0600, where there is a cluster: in the same form
 
 In the configuration a secret of 256 random bits stands as its bcrypt hash of the lowest cost (about 1 ms for each
 connection). The salt follows from the secret, so the same model and secrets give the same text.
@@ -14,7 +14,6 @@ import asyncio
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -24,6 +23,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import bcrypt
 
@@ -215,7 +215,7 @@ def _cluster(cluster: Cluster, tls: Mapping[str, str] | None, secret: str | None
         "name": cluster.name,
         "listen": cluster.listen,
         "authorization": {"user": _CLUSTER_USER, "password": secret},
-        "routes": [f"nats://{_CLUSTER_USER}:{secret}@{route}" for route in cluster.routes],
+        "routes": [f"nats://{_CLUSTER_USER}:{quote(secret, safe='')}@{route}" for route in cluster.routes],
         # In a cluster nats-server asks for the other's certificate, and checks it, whatever its settings say.
         **({} if tls is None else {"tls": tls}),
     }
@@ -265,12 +265,13 @@ def write(model: NatsModel, out: Path) -> Written:
     conf = out / "nats-server.conf"
     files = {name: credential_path(out, name) for name in grants(model)}
     kept = {name: _kept_secret(name, path) or new_secret() for name, path in files.items()}
-    cluster_secret = None if model.cluster is None else _kept_cluster_secret(out) or new_secret()
+    cluster = out / "cluster-secret"
+    cluster_secret = None if model.cluster is None else _kept_secret(_CLUSTER_USER, cluster) or new_secret()
     store = str((out / model.jetstream.store_dir).absolute())
     placed = model.model_copy(update={"jetstream": model.jetstream.model_copy(update={"store_dir": store})})
     texts = {path: credential_file(name, kept[name]) for name, path in files.items()}
     if cluster_secret is not None:
-        texts[out / "cluster-secret"] = cluster_secret + "\n"
+        texts[cluster] = credential_file(_CLUSTER_USER, cluster_secret)
     texts[conf] = render(placed, kept, cluster_secret)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -292,19 +293,6 @@ def _kept_secret(name: str, path: Path) -> str | None:
     if kept.name != name:
         raise NatsConfigError(f"{path}: not the credential of {name!r}; remove it for a new secret")
     return kept.secret
-
-
-def _kept_cluster_secret(out: Path) -> str | None:
-    path = out / "cluster-secret"
-    try:
-        secret = path.read_text(encoding="utf-8", errors="replace").strip()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", secret):
-        raise NatsConfigError(f"{path}: not the secret of a cluster; remove it for a new one")
-    return secret
 
 
 @dataclass(frozen=True, slots=True)
