@@ -8,6 +8,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -85,10 +86,11 @@ class ServerProcess:
             self.status = int(line.split()[1])
         self.gone.set()
 
-    async def kill(self) -> None:
-        """End it whole, without giving it time; `watch` must be running."""
-        self._control.write(b"kill\n")
-        await set_within(reaper.GRACE_S, self.gone)
+    def kill(self) -> None:
+        """Kill its program; its keeper then kills the rest at once."""
+        if self.status is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGKILL)
 
     async def stop(self, *, hurry: bool = False) -> None:
         """Close its input, give it time (none in a `hurry`), then end it whole; `watch` must be running. Idempotent."""

@@ -9,9 +9,8 @@ end of the socket (or was killed), the keeper ends the whole family, then itself
 or empty: each server gets a cgroup below it, which the kernel ends at once, also where a family forks faster than it is
 looked at.
 
-From the Computer comes one line of JSON (see `process`), then nothing until the end, or `kill`: without SIGTERM. To it
-go lines: `started PID`, or `failed WHAT ERRNO`; later `ended STATUS`. The socket is closed once no process of the
-server is left.
+From the Computer comes one line of JSON (see `process`), then nothing until the end. To it go lines: `started PID`, or
+`failed WHAT ERRNO`; later `ended STATUS`. The socket is closed once no process of the server is left.
 
 It imports little, and keepers touch little of what they inherit: each server costs about half a megabyte.
 """
@@ -111,12 +110,9 @@ def _keep(group: str, for_server: int, *streams: int) -> NoReturn:
         if wakeups in ready:
             os.read(wakeups, 4096)
         if control in ready:
-            if _said(control):
-                kill_at = 0
-            else:
-                listened.remove(control)
-                kill_at = min(kill_at, time.monotonic() + GRACE_S)
-                _kill(signal.SIGTERM)
+            listened.remove(control)  # the Computer closed its end
+            kill_at = min(kill_at, time.monotonic() + GRACE_S)
+            _kill(signal.SIGTERM)
         for pid, status in _ended():
             if pid == server:
                 kill_at = 0
@@ -205,13 +201,6 @@ def _end_group(group: str) -> bool:
 def _write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
-
-
-def _said(control: socket.socket) -> bytes:
-    """Nothing: the Computer closed its end."""
-    with suppress(OSError):
-        return control.recv(16)
-    return b""
 
 
 def _send(control: socket.socket, line: bytes) -> None:

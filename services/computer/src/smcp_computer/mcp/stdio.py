@@ -144,7 +144,9 @@ async def stdio_transport(
                     with anyio.CancelScope(shield=True):
                         by_itself = pipes.ended
                         await read_stream.aclose()
-                        await (process.kill() if watch.why == HANGS else process.stop(hurry=broken_off))
+                        if watch.why == HANGS:
+                            process.kill()
+                        await process.stop(hurry=broken_off)
                     if by_itself:
                         log.status = process.status
                     tasks.cancel_scope.cancel()
