@@ -119,7 +119,6 @@ class Computer:
             store=SecretStore(state_path(settings), settings.secret_key_file),
             terminal=terminal,
         )
-        self._redactor = self.inputs.redactor
         self.fleet = Fleet(
             config,
             self.inputs,
@@ -296,7 +295,7 @@ class Computer:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Run the MCP servers."""
-        with rewritten_logs(self._redactor.redact):
+        with rewritten_logs(self.inputs.redactor.redact):
             servers = self.tasks.start(self.fleet.run(), name="mcp servers")
             try:
                 yield

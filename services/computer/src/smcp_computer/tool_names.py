@@ -18,7 +18,6 @@ import hashlib
 import json
 import logging
 import re
-import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from typing import Annotated, Final
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from smcp_proto.validation import malformed
-from smcp_service.files import LARGEST, replace_files
+from smcp_service.files import UnusableFile, read_protected, replace_files
 
 _log = logging.getLogger("smcp_computer.tool_names")
 
@@ -107,25 +106,18 @@ _FILE: Final = TypeAdapter(
 def take_names(path: Path) -> Names:
     """The names that `write_names` wrote, to keep them; the file is removed, since a crash leaves it as it is. Without
     one there are none; one that cannot be used is a warning."""
+    if not path.exists():
+        return NO_NAMES
     try:
-        text = _content(path)
+        text = read_protected(path)
         path.unlink()
         kept = _FILE.validate_python(json.loads(text))
-    except FileNotFoundError:
-        return NO_NAMES
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, UnusableFile, ValueError, RecursionError) as error:
         why = malformed(error).message if isinstance(error, ValidationError) else error
         _log.warning("tools may get other names than before: %s cannot be read: %s", path, why)
         return NO_NAMES
     listed = {name: ToolRef(server, tool) for name, (server, tool, _) in kept.items()}
     return Names(listed, {listed[name]: wanted for name, (_, _, wanted) in kept.items()})
-
-
-def _content(path: Path) -> bytes:
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:  # a pipe would be waited for
-        raise ValueError(f"it is no file of at most {LARGEST} bytes")
-    return path.read_bytes()
 
 
 def write_names(path: Path, names: Names) -> None:

@@ -1,12 +1,10 @@
-"""States and events of the MCP servers, the notifications that events are made from, and warnings about the servers."""
+"""States and events of the MCP servers, and warnings about them."""
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
-
-import mcp_types as types
 
 from smcp_computer.redaction import Redactor
 from smcp_proto.printable import printable
@@ -143,14 +141,3 @@ class ServerEvents:
                 _log.warning("MCP server %r: further warnings are not logged", server)
             else:
                 _log.warning("MCP server %r: %s", server, printable(what))
-
-
-def event_of(server: str, message: object) -> ServerEvent | None:
-    """The event for a notification of a server of MCP 2025; None: one that we do not follow."""
-    if isinstance(message, types.ToolListChangedNotification):
-        return ToolsChanged(server)
-    if isinstance(message, types.ResourceListChangedNotification):
-        return ResourcesChanged(server)
-    return (
-        ResourceUpdated(server, message.params.uri) if isinstance(message, types.ResourceUpdatedNotification) else None
-    )

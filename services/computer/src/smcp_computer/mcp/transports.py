@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -18,7 +19,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from smcp_bus import exact_json
 from smcp_computer.mcp.errors import ABOVE_LIMIT, ROOM, TOO_MANY_VALUES, ServerFailed
-from smcp_computer.mcp.events import ServerEvent, event_of
+from smcp_computer.mcp.events import ResourcesChanged, ResourceUpdated, ServerEvent, ToolsChanged
 from smcp_computer.mcp.resources import REQUEST_S, ListenStream, Lists, Resources
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog, answered, describe, first_of
@@ -78,8 +79,15 @@ async def connect(
     modern = False
 
     async def handle(message: types.ServerNotification | Exception) -> None:
-        if not modern and (event := event_of(server.name, message)) is not None:
-            notify(event)  # those of MCP 2026 come on a stream, see `subscriptions`
+        match message:
+            case _ if modern:
+                pass  # those of MCP 2026 come on a stream, see `ListenStream`
+            case types.ToolListChangedNotification():
+                notify(ToolsChanged(server.name))
+            case types.ResourceListChangedNotification():
+                notify(ResourcesChanged(server.name))
+            case types.ResourceUpdatedNotification(params=params):
+                notify(ResourceUpdated(server.name, params.uri))
 
     log, host = log or StderrLog(server.name), host or HostSettings()
     client = Client(
@@ -271,11 +279,6 @@ async def _sse(parameters: schemas.MCPSSEParameters) -> AsyncIterator[Streams]:
                 tasks.start_soon(fail, f"{NOT_DELIVERED}: it {answered(response.status_code)}")
             return response
 
-    def client(
-        headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
-    ) -> httpx2.AsyncClient:
-        return Client(headers=headers, timeout=timeout or httpx2.Timeout(parameters.timeout), auth=auth)
-
     async with (
         anyio.create_task_group() as tasks,
         sse_client(
@@ -283,7 +286,7 @@ async def _sse(parameters: schemas.MCPSSEParameters) -> AsyncIterator[Streams]:
             headers=_headers(parameters.headers),
             timeout=parameters.timeout,
             sse_read_timeout=parameters.sse_read_timeout,
-            httpx_client_factory=client,
+            httpx_client_factory=partial(Client),  # whose parameters are given by name
         ) as streams,
     ):
         yield streams
