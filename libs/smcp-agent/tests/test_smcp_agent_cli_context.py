@@ -142,8 +142,7 @@ async def test_the_error_for_a_timed_out_read_does_not_mention_tools() -> None:
         (["finder", "red", "--limit", "101"], "--limit"),
         (["finder", "red", "--offset", "-1"], "--offset"),
         (["read", "red"], "URI"),
-        (["watch", "--for", "nan"], "'nan' is not a positive number of seconds"),
-        (["watch", "--for", "inf"], "--for"),
+        (["watch", "--for", "nan"], "--for"),
         (["watch", "--for", "-1"], "--for"),
     ],
 )

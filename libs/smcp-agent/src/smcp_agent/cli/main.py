@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 14
 """
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -25,7 +24,7 @@ from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import BadReply, SmcpError
 from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S
 from smcp_proto.catalog import trace_id
-from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
+from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT, MAX_TIMEOUT_S
 
 OPTIONS_TOO: Final = "The options of smcp-agent may stand here, too (smcp-agent -h): --office, --url, --json, ..."
 
@@ -53,16 +52,6 @@ class OptionsAnywhere(TyperGroup):
 def _options(command: Any, context: Any) -> dict[str, bool]:
     """The options of a command, and whether each takes a value."""
     return {name: not getattr(each, "is_flag", False) for each in command.get_params(context) for name in each.opts}
-
-
-def parse_limit(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:  # nor is it NaN, which is in no range
-        raise typer.BadParameter(f"{text!r} is not a positive number of seconds")
-    return seconds
 
 
 async def _computers(agent: SmcpAgent) -> list[str]:
@@ -313,7 +302,7 @@ def call(
     ] = None,
     params: Annotated[str, typer.Option(metavar="JSON", help="The tool's parameters, a JSON object.")] = "{}",
     timeout: Annotated[
-        float, typer.Option(parser=parse_limit, metavar="SECONDS", help="How long the call may take.")
+        float, typer.Option(min=0.001, max=MAX_TIMEOUT_S, metavar="SECONDS", help="How long the call may take.")
     ] = DEFAULT_TIMEOUT_S,
     directory: Annotated[
         Path | None,
@@ -357,7 +346,7 @@ def call(
 def watch(
     context: typer.Context,
     seconds: Annotated[
-        float | None, typer.Option("--for", parser=parse_limit, metavar="SECONDS", help="End after so many seconds.")
+        float | None, typer.Option("--for", min=0.001, metavar="SECONDS", help="End after so many seconds.")
     ] = None,
 ) -> None:
     """What changes in the office, as it comes: Computers, tools, desktops, documents, resources. ctrl-C ends it."""

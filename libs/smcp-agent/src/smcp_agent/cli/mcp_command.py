@@ -78,15 +78,14 @@ class McpClient:
                 return None
             raise ConfigFileError(f"{name!r} is there already: remove it, or choose another name with --entry")
         merged = self._with(document, name, entry)
-        for after in self._inserted(before, merged, name, entry):
+        for after in self._inserted(before, name, entry):
             with suppress(ValueError, ConfigFileError):
                 if read(after) == merged:
                     return after
         raise ConfigFileError("a part of it would be lost, such as comments: add the entry by hand")
 
-    def _inserted(self, before: str, merged: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> Iterator[str]:
-        """The text with the entry first in each object that may be that of the servers, and in a new one; all of it
-        written anew, if it has no comments."""
+    def _inserted(self, before: str, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        """The text with the entry first in each object that may be that of the servers, and in a new one."""
         if self.file.endswith(".toml"):
             yield f"{before.rstrip()}\n\n{self.text(name, entry)}".lstrip()
             return
@@ -97,8 +96,6 @@ class McpClient:
             yield _at(before, plain, opening.end(), indent, 2, {name: entry})
         if first := re.search("{", plain):
             yield _at(before, plain, first.end(), indent, 1, {self.section: {name: entry}})
-        if plain == before:
-            yield json.dumps(merged, indent=indent, ensure_ascii=False) + "\n"
 
     def _with(self, document: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         return {**document, self.section: {**document.get(self.section, {}), name: dict(entry)}}

@@ -10,7 +10,6 @@ import stat
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from inspect import isawaitable
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from smcp_agent.connecting.transport import ReadTurns
 from smcp_agent.errors import Malformed, SmcpError, TokenUnavailable
-from smcp_proto.validation import refused
 
 MAX_PAYLOAD: Final = 32 * 1024 * 1024
 """Bytes: the services' default of `SMCP_MAX_PAYLOAD`."""
@@ -64,7 +62,7 @@ async def with_token(options: ConnectionOptions) -> ConnectionOptions:
     if not isinstance(token, str):
         try:
             async with asyncio.timeout(options.connect_timeout):
-                token = await _fetching(token)
+                token = await token()
         except SmcpError:
             raise
         except Exception as error:
@@ -73,12 +71,6 @@ async def with_token(options: ConnectionOptions) -> ConnectionOptions:
             raise TokenUnavailable(f"the token function returned no text, but {type(token).__name__}")
     check_token(token)
     return options.model_copy(update={"auth": {**options.auth, "token": token}, "token": None})
-
-
-def _fetching(fetch: object) -> Awaitable[str]:
-    if not callable(fetch) or not isawaitable(fetched := fetch()):
-        raise refused("token", "neither text nor an async function that returns it")
-    return fetched
 
 
 MAX_TOKEN: Final = 8192
