@@ -24,7 +24,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "smcp_bus.nats.socket": {"_reconnection_task", "_transport"},  # nats-py's client
     "smcp_gateway.sockets.engine": {
         "engineio._async",
-        *(f"asyncio.{name}" for name in ("_init", "_put", "_get", "_queue")),  # of Queue, for its subclasses
+        *(f"asyncio.{name}" for name in ("_put", "_get", "_queue")),  # of Queue, for its subclasses
     },
     "smcp_mcp.offices": {"_connection"},  # of the MCP SDK's session
 }

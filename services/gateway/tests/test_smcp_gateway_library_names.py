@@ -47,7 +47,7 @@ def test_a_method_that_the_gateway_overrides_is_there(name: str) -> None:
     assert callable(getattr(engineio.AsyncServer, name))
 
 
-@pytest.mark.parametrize("name", ["_init", "_put", "_get"])
+@pytest.mark.parametrize("name", ["_put", "_get"])
 def test_a_queue_of_asyncio_keeps_its_items_by_the_method(name: str) -> None:
     assert callable(getattr(asyncio.Queue, name))
 

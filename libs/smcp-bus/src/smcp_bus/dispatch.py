@@ -283,7 +283,9 @@ class Dispatcher:
             return failed(request.body())
         try:
             authorize(call.row, call.caller, call.payload)
-            handler = self.handlers.get(call.row.event) or self.otherwise(call.row) or _not_available
+            handler = self.handlers.get(call.row.event) or self.otherwise(call.row)
+            if handler is None:
+                raise Unavailable(f"{call.row.event} is not available here")  # noqa: TRY301 -- as what a handler raises
             return _answer(await handler(request, call))
         except Exception as error:  # noqa: BLE001 -- the dispatcher is where every exception becomes an answer
             known = to_smcp_error(error)
@@ -304,10 +306,6 @@ def _safely(what: str, work: Callable[..., Given] | None, *given: object) -> Giv
 def _failed(what: str, error: Exception) -> None:
     with suppress(Exception):  # it may be the log that fails
         _log.error(what, exc_info=error)
-
-
-async def _not_available(request: Any, call: Call) -> None:
-    raise Unavailable(f"{call.row.event} is not available here")
 
 
 def failed(body: errors.ErrorBody) -> Answer:

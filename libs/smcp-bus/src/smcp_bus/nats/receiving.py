@@ -181,11 +181,8 @@ class Serving:
             await asyncio.wait(self._tasks)
 
     def receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
-        if self.answers and not reply:
-            _log.debug("dropped a message on %s that asks for no answer", self.subject)
-            return
         if self.answers and not is_inbox(reply):
-            _log.debug("dropped a request on %s that wants its answer outside of the inboxes", self.subject)
+            _log.debug("dropped a message on %s that wants no answer, or wants it outside of the inboxes", self.subject)
             return
         message = (subject.decode(), reply.decode() if self.answers else "", head, body, self._loop.time())
         if len(self._tasks) < self.limit:

@@ -41,6 +41,8 @@ class SendQueue(asyncio.Queue[Any]):
     once, since the client does not read. Before a large message is put, `room` is awaited.
     """
 
+    _queue: deque[Any]
+
     def __init__(self, limit: int, cut_off: "Callable[[SendQueue], None]") -> None:
         super().__init__()
         self._limit = limit
@@ -116,9 +118,6 @@ class SendQueue(asyncio.Queue[Any]):
         packet = super().get_nowait()  # `get` calls this, too
         self._handed_out += 1
         return packet
-
-    def _init(self, maxsize: int) -> None:
-        self._queue: deque[Any] = deque()
 
     def _put(self, item: Any) -> None:
         if getattr(item, "packet_type", None) in _SIGNS:
