@@ -111,7 +111,7 @@ async def rooms(nats_url: str, sizes: Sizes, thousands: int) -> None:
             )  # fmt: skip
             body = orjson.dumps({"role": "computer", "name": name, "office_id": office})
             async with gate:
-                await registry.join(office, "computer", name, claim, body)
+                await registry.join((office, "computer", name), claim, body)
 
         await sizes.take("no more members")
         for step in range(0, thousands, 5):

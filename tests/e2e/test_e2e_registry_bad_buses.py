@@ -118,7 +118,7 @@ async def asserted(member: MemberProcess, members: list[Member]) -> list[AssertO
 async def confirmed(member: MemberProcess, name: str, claim: Claim) -> Confirmed:
     while True:
         try:
-            return await member.registry.confirm("lab", "computer", name, claim)
+            return await member.registry.confirm(("lab", "computer", name), claim)
         except Unavailable:
             pass
 

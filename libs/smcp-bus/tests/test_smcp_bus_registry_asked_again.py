@@ -44,9 +44,9 @@ async def failed(bus: Bus, verb: str) -> SmcpError:
     client = RegistryClient(bus, credential="open", process="ab" * 16)
     with pytest.raises(SmcpError) as raised:
         if verb == "join":
-            await client.join("lab", "computer", "pc", CLAIM, ENTER)
+            await client.join(("lab", "computer", "pc"), CLAIM, ENTER)
         else:
-            await client.leave("lab", "computer", "pc", CLAIM)
+            await client.leave(("lab", "computer", "pc"), CLAIM)
     return raised.value
 
 
@@ -55,7 +55,7 @@ async def test_a_request_is_repeated_until_it_reaches_a_responsive_registry(nats
         registries = Registries(Reply(b'{"revision": 7}'), still=7)
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
         client = RegistryClient(bus, credential="open", process="ab" * 16)
-        assert (await client.join("lab", "computer", "pc", CLAIM, ENTER)).revision == 7
+        assert (await client.join(("lab", "computer", "pc"), CLAIM, ENTER)).revision == 7
         assert registries.asked >= 8, "once more where the answer took its time"
 
 
@@ -64,10 +64,10 @@ async def test_copies_of_a_request_have_its_id_although_it_is_no_clients(nats_ur
         registries = Registries(Reply(b"{}"), still=2)
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
         client = RegistryClient(bus, credential="open", process="ab" * 16)
-        await client.list_room("lab", "computer", "pc", b"{}", after=0)
+        await client.list_room(("lab", "computer", "pc"), b"{}", after=0)
         assert registries.asked >= 3, "once more where the answer took its time"
         assert len(registries.ids) == 1
-        await client.list_room("lab", "computer", "pc", b"{}", after=0)
+        await client.list_room(("lab", "computer", "pc"), b"{}", after=0)
         assert len(registries.ids) == 2
 
 
@@ -78,7 +78,7 @@ async def test_a_request_fails_within_a_lease_when_no_registry_answers(nats_url:
         client = RegistryClient(bus, credential="open", process="ab" * 16, lease_s=3.0)
         watch = Stopwatch()
         with pytest.raises(Unavailable) as unavailable:
-            await client.join("lab", "computer", "pc", CLAIM, ENTER)
+            await client.join(("lab", "computer", "pc"), CLAIM, ENTER)
         assert watch.took > 2.7
         assert watch.undisturbed < 4
         assert unavailable.value.details == {"may_have_run": True}
@@ -92,7 +92,7 @@ async def test_a_slow_registrys_answer_counts_and_it_gets_few_repeats(nats_url: 
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
         client = RegistryClient(bus, credential="open", process="ab" * 16)
         asyncio.get_running_loop().call_later(6, registries.never.set)
-        assert (await client.join("lab", "computer", "pc", CLAIM, ENTER)).revision == 7
+        assert (await client.join(("lab", "computer", "pc"), CLAIM, ENTER)).revision == 7
         assert 2 < registries.asked < 15  # each pause may be longer on a busy machine, none is shorter
 
 

@@ -25,7 +25,7 @@ def client_of(bus: Bus) -> RegistryClient:
 
 
 async def join(bus: Bus) -> Joined:
-    return await client_of(bus).join("lab", "computer", "pc", CLAIM_OF_PC, ENTER)
+    return await client_of(bus).join(("lab", "computer", "pc"), CLAIM_OF_PC, ENTER)
 
 
 async def answering(bus: Bus, answer: Callable[[Incoming], Awaitable[Reply]]) -> None:
@@ -102,7 +102,7 @@ async def test_a_registry_that_starts_late_is_found_in_time(nats_server: NatsSer
 async def test_without_a_registry_a_request_fails_in_time(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
         with pytest.raises(Unavailable, match="no registry"):
-            await client_of(bus).find("lab", "agent", "alice", "pc", timeout=0.2)
+            await client_of(bus).find(("lab", "agent", "alice"), "pc", timeout=0.2)
 
 
 async def test_members_are_asserted_again_after_an_expired_lease(nats_server: NatsServer) -> None:

@@ -124,7 +124,7 @@ async def test_a_notification_reaches_only_replicas_that_hold_members_of_the_off
         await settled(counted.world, anna, enters=1)
         before = await counted.counts()
         for _ in range(TIMES):
-            await native.registry.tell(OFFICE, "computer", "native", "update_config", b'{"computer":"native"}')
+            await native.registry.tell((OFFICE, "computer", "native"), "update_config", b'{"computer":"native"}')
         await eventually(lambda: all(len(each.told("notify:update_config")) == TIMES for each in (anna, box)))
         await counted.have_grown(before, [(0, TIMES), *NOTHING * (count - 1)])
 

@@ -19,7 +19,7 @@ async def let_go(world: World) -> None:
     claim = session.membership.claim
     async with world.bus("sweeper") as bus:
         registry = RegistryClient(bus, credential=claim.credential, process=claim.process)
-        await registry.leave(OFFICE, "agent", session.name, claim)
+        await registry.leave((OFFICE, "agent", session.name), claim)
 
 
 async def test_the_sdk_subscribes_again_after_its_seat_was_lost_and_claimed_again(nats_url: str) -> None:

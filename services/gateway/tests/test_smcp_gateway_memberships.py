@@ -11,6 +11,7 @@ import pytest
 
 from smcp_bus import owner, subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.callers import SeatKey
 from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig
@@ -18,7 +19,6 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.rooms import memberships
 from smcp_proto.errors import NotAllowed, Unavailable
-from smcp_proto.member_names import Role
 from smcp_registry.member_records import Announce, record_key, tombstone
 from smcp_registry.store import Bucket, open_store, read_member, write_member
 from smcp_testing.gateway_world import LEASE_S, Client, World, connected, gateway_world, reply
@@ -81,14 +81,14 @@ async def test_a_late_copy_of_a_join_does_not_bring_a_member_back(nats_url: str)
         claim = Claim.model_validate(record.model_dump(include=set(Claim.model_fields) - {"announce"}))
         body = orjson.dumps({"role": "computer", "name": "pc", "office_id": OFFICE})
         registry = RegistryClient(bus, credential=claim.credential, process=claim.process)
-        assert (await registry.join(OFFICE, "computer", "pc", claim, body)).unchanged
+        assert (await registry.join((OFFICE, "computer", "pc"), claim, body)).unchanged
         for elsewhere in (False, True):
             if elsewhere:
                 assert await joins(client, "computer", "pc", "another office")
             else:
                 assert await client.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
             with pytest.raises(NotAllowed, match="given up"):
-                await registry.join(OFFICE, "computer", "pc", claim, body)
+                await registry.join((OFFICE, "computer", "pc"), claim, body)
 
 
 def break_off(client: Client) -> None:
@@ -144,10 +144,10 @@ async def test_nothing_is_cancelled_when_the_agent_returns_through_any_gateway(
     monkeypatch.setattr(memberships, "ABSENT_S", SHORT_S)
     confirm, returned = RegistryClient.confirm, asyncio.Event()
 
-    async def after_the_return(registry: RegistryClient, office: str, role: Role, name: str, claim: Claim) -> Any:
-        if role == "agent":  # the time to return is over, on a busy machine too early
+    async def after_the_return(registry: RegistryClient, seat: SeatKey, claim: Claim) -> Any:
+        if seat[1] == "agent":  # the time to return is over, on a busy machine too early
             await returned.wait()
-        return await confirm(registry, office, role, name, claim)
+        return await confirm(registry, seat, claim)
 
     monkeypatch.setattr(RegistryClient, "confirm", after_the_return)
     async with office(nats_url, gateways=2) as (world, cancelled):

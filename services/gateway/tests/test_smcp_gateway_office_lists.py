@@ -256,7 +256,7 @@ async def test_computers_that_left_are_skipped_and_new_ones_are_listed(nats_url:
             first = await ask(anna)
             second = await ask(anna, cursor=first["payload"]["result"]["nextCursor"])
             assert second["computerId"] == "b"
-            await leaving.registry.leave(OFFICE, "computer", "b", leaving.claim)
+            await leaving.registry.leave((OFFICE, "computer", "b"), leaving.claim)
             await eventually(lambda: anna.told("notify:leave_office"))
         tail = second["payload"]["result"]["nextCursor"]
         async with world.computer(OFFICE, "c", Lister("c", 1)):

@@ -160,7 +160,7 @@ async def test_native_computers_get_no_resource_notifications_and_send_their_own
         assert await scene.anna.call("client:get_tools", asked) == {"tools": [], "req_id": "1"}
         for event in (LIST, UPDATED):
             verb, payload = event.partition(":")[2].replace("/", "_"), said(event, computerId="tiny")
-            await tiny.registry.tell(HERE, "computer", "tiny", verb, orjson.dumps(payload))
+            await tiny.registry.tell((HERE, "computer", "tiny"), verb, orjson.dumps(payload))
             assert await scene.told() == [(event, payload)]
             for forged, kind in (
                 (payload | {"computerId": BOX}, NotAllowed),
@@ -169,7 +169,7 @@ async def test_native_computers_get_no_resource_notifications_and_send_their_own
                 (payload | {"payload": {}}, Malformed),
             ):
                 with pytest.raises(kind):
-                    await tiny.registry.tell(HERE, "computer", "tiny", verb, orjson.dumps(forged))
+                    await tiny.registry.tell((HERE, "computer", "tiny"), verb, orjson.dumps(forged))
             assert await scene.told() == []
 
 

@@ -178,7 +178,7 @@ async def test_a_computer_that_the_registry_lost_keeps_the_capabilities_that_it_
         assert membership is not None
         claim, revision = membership.claim, membership.revision
         registry = RegistryClient(pair.world.buses[0], credential=claim.credential, process=claim.process)
-        await registry.leave(*membership.seat, claim)
+        await registry.leave(membership.seat, claim)
         await eventually(lambda: membership.revision > revision)
         assert await listed(pair.anna, BOX, "anna") == FLAGS
 

@@ -102,7 +102,7 @@ async def test_an_update_of_a_native_computer_reaches_only_the_agent_that_it_nam
     async with scene(nats_url) as (world, anna, box), world.computer(OFFICE, "tiny", silent) as tiny:
         for named in ({"agent": "bert"}, {"agent": "anna"}, {}):
             said = orjson.dumps(updated() | {"computerId": "tiny"} | named)
-            await tiny.registry.tell(OFFICE, "computer", "tiny", "resources_updated", said)
+            await tiny.registry.tell((OFFICE, "computer", "tiny"), "resources_updated", said)
         await eventually(lambda: len(anna.told(UPDATED)) == 2)
         assert [told.get("agent") for told in anna.told(UPDATED)] == ["anna", None]
         assert await heard(anna, box) == [URI, URI]

@@ -104,9 +104,8 @@ async def test_a_join_is_recorded_of_a_computer_that_claims_to_be_a_gateways(nat
         await eventually(lambda: registry.leases.revision("gateway-1", "p"))
         for client, name in ((gateway, "client"), (forger, "forger")):
             claim = Claim(session=name, credential="gateway-1", process="p", incarnation="i", identity=name)
-            await client.join(
-                "lab", "computer", name, claim, b'{"office_id":"lab","name":"%b","role":"computer"}' % name.encode()
-            )
+            body = b'{"office_id":"lab","name":"%b","role":"computer"}' % name.encode()
+            await client.join(("lab", "computer", name), claim, body)
     assert [(each["kind"], each["name"]) for each in records(file)] == [("join", "forger")]
 
 
@@ -124,5 +123,5 @@ async def test_a_computer_cannot_fill_the_trail_with_refusals(
         claim = Claim(session="s", credential="rack", process="p", incarnation="i", identity="box")
         for _ in range(5):
             with pytest.raises(Malformed):
-                await client.join("lab", "computer", "box", claim, b"{}")
+                await client.join(("lab", "computer", "box"), claim, b"{}")
     assert [each["kind"] for each in records(file)] == ["refusal"] * 3

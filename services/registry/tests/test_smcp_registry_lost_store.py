@@ -48,7 +48,7 @@ async def all_put_off(member: MemberProcess, name: str, role: Role = "computer")
     async def put_off() -> bool:
         try:
             if role == "agent":
-                await member.registry.find("lab", role, name, "late", timeout=30)
+                await member.registry.find(("lab", role, name), "late", timeout=30)
             else:
                 await member.room("lab", role, name)
         except (Unavailable, BusError) as refused:
@@ -80,8 +80,8 @@ async def test_after_the_store_is_lost_an_office_is_listed_once_all_its_members_
         await eventually(partial(all_put_off, late, "late"))
         assert await early.room("den", "computer", "alone") == {("computer", "alone")}
         for _ in range(8):
-            assert (await early.registry.find("lab", "agent", "alice", "late", timeout=30)).member
-        assert not (await early.registry.find("lab", "agent", "alice", "nobody", timeout=30)).member
+            assert (await early.registry.find(("lab", "agent", "alice"), "late", timeout=30)).member
+        assert not (await early.registry.find(("lab", "agent", "alice"), "nobody", timeout=30)).member
         await comes_back(late, "late")
         await eventually(partial(all_list, early, "early", {"alice", "early", "late"}))
 
@@ -102,9 +102,9 @@ async def test_a_member_is_put_off_where_the_loss_is_noticed_right_after_it_was_
             return awaited(office)
 
         monkeypatch.setattr(view, "awaited", then_emptied)
-        assert (await member.registry.find("lab", "agent", "alice", "pc", timeout=30)).member
+        assert (await member.registry.find(("lab", "agent", "alice"), "pc", timeout=30)).member
         with pytest.raises(Unavailable, match=WORDS):
-            await member.registry.find("lab", "agent", "alice", "pc", timeout=30)
+            await member.registry.find(("lab", "agent", "alice"), "pc", timeout=30)
 
 
 async def test_members_stay_listed_while_the_bucket_of_leases_is_made_anew(nats_server: NatsServer) -> None:

@@ -27,7 +27,7 @@ async def moves(owner: MemberProcess, role: Role, name: str, claim: Claim) -> As
 
 async def found(asker: MemberProcess, name: str) -> tuple[bool, bool]:
     """Whether that Computer is a member, and whether it moves."""
-    answer = await asker.registry.find("lab", "agent", "asker", name, timeout=30)
+    answer = await asker.registry.find(("lab", "agent", "asker"), name, timeout=30)
     return answer.member, answer.moving
 
 
@@ -132,11 +132,11 @@ async def test_a_repeated_claim_keeps_updated_capabilities(nats_url: str, *, mov
         claim = old.claim(identity="me").model_copy(update={"capabilities": b'{"resources":{"subscribe":false}}'})
         await old.join("lab", "computer", "pc", claim)
         update = {"computer": "pc", "capabilities": {"resources": {"subscribe": True}}}
-        await old.registry.tell("lab", "computer", "pc", "update_capabilities", orjson.dumps(update))
+        await old.registry.tell(("lab", "computer", "pc"), "update_capabilities", orjson.dumps(update))
         if moved:
             await moves(old, "computer", "pc", claim)
         joined = await old.join("lab", "computer", "pc", claim)
-        room = await old.registry.room("lab", "computer", "pc", after=joined.revision, req_id="r")
+        room = await old.registry.room(("lab", "computer", "pc"), after=joined.revision, req_id="r")
         [said] = [session.capabilities for session in room.sessions]
         assert said is not None
         assert said.model_dump(exclude_unset=True) == {"resources": {"subscribe": True}}

@@ -130,7 +130,7 @@ async def test_a_claim_is_confirmed_while_it_stands(nats_url: str) -> None:
         joined = await member.join("lab", "computer", "pc")
 
         async def confirmed() -> bool:
-            state = await member.registry.confirm("lab", "computer", "pc", member.claim())
+            state = await member.registry.confirm(("lab", "computer", "pc"), member.claim())
             assert state.revision == (joined.revision if state.mine else 0)
             return state.mine and state.view >= joined.revision
 
@@ -144,12 +144,12 @@ async def test_a_computer_is_found_only_in_its_own_office(nats_url: str) -> None
         await member.join("lab", "agent", "alice")
         for number in range(20):
             await member.join("lab", "computer", f"pc{number}")
-            found = await member.registry.find("lab", "agent", "alice", f"pc{number}", timeout=30)
+            found = await member.registry.find(("lab", "agent", "alice"), f"pc{number}", timeout=30)
             assert (found.member, found.moving) == (True, False)
-        assert not (await member.registry.find("lab", "agent", "alice", "alice", timeout=30)).member
+        assert not (await member.registry.find(("lab", "agent", "alice"), "alice", timeout=30)).member
         for office, asker in (("lab2", "alice"), ("lab", "bob")):
             with pytest.raises(NotInOffice):
-                await member.registry.find(office, "agent", asker, "pc1", timeout=30)
+                await member.registry.find((office, "agent", asker), "pc1", timeout=30)
 
 
 async def test_a_computer_is_found_without_quorum_if_the_view_knows_the_caller(nats_server: NatsServer) -> None:
@@ -160,9 +160,9 @@ async def test_a_computer_is_found_without_quorum_if_the_view_knows_the_caller(n
         assert await registry.view.reached(joined.revision, 5)
         # a stream that is gone does not answer either; the view stays until its watch notices
         await bus.jetstream().delete_stream("KV_members")
-        assert (await member.registry.find("lab", "agent", "alice", "pc", timeout=30)).member
+        assert (await member.registry.find(("lab", "agent", "alice"), "pc", timeout=30)).member
         with pytest.raises(NotInOffice):
-            await member.registry.find("lab", "agent", "bob", "pc", timeout=30)
+            await member.registry.find(("lab", "agent", "bob"), "pc", timeout=30)
 
 
 @pytest.mark.rule(
@@ -177,7 +177,7 @@ async def test_an_update_of_a_computer_is_published_to_its_office(nats_url: str,
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
         await member.join("lab", "computer", "pc")
-        await member.registry.tell("lab", "computer", "pc", verb, b'{"computer":"pc","more":[1]}')
+        await member.registry.tell(("lab", "computer", "pc"), verb, b'{"computer":"pc","more":[1]}')
         await eventually(lambda: observer.notices)
         assert [(told, orjson.loads(body)) for told, body in observer.notices] == [
             (verb, {"computer": "pc", "more": [1]})
@@ -190,7 +190,7 @@ async def test_an_update_without_a_computer_name_is_published_with_it(nats_url: 
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
         await member.join("lab", "computer", "机器 1")
-        await member.registry.tell("lab", "computer", "机器 1", verb, b'{"more":[1]}')
+        await member.registry.tell(("lab", "computer", "机器 1"), verb, b'{"more":[1]}')
         await eventually(lambda: observer.notices)
         assert [(told, orjson.loads(body)) for told, body in observer.notices] == [
             (verb, {"computer": "机器 1", "more": [1]})
@@ -215,11 +215,11 @@ async def test_changed_capabilities_are_published_and_listed(nats_url: str) -> N
         await member.join("lab", "computer", "pc")
         capabilities = {"resources": {"supported": True}}
         body = orjson.dumps({"computer": "pc", "capabilities": capabilities})
-        await member.registry.tell("lab", "computer", "pc", "update_capabilities", body)
+        await member.registry.tell(("lab", "computer", "pc"), "update_capabilities", body)
         await eventually(lambda: [verb for verb, _ in observer.notices] == ["update_capabilities"])
 
         async def listed() -> bool:
-            room = await member.registry.room("lab", "computer", "pc", after=0, req_id="r")
+            room = await member.registry.room(("lab", "computer", "pc"), after=0, req_id="r")
             [session] = room.sessions
             return session.capabilities is not None
 
@@ -296,7 +296,7 @@ async def test_a_process_with_an_illegal_name_gets_no_lease(nats_url: str) -> No
 async def test_a_malformed_request_names_the_field(nats_url: str) -> None:
     async with registries(nats_url, count=1), member_process(nats_url) as member:
         with pytest.raises(Malformed) as refused:
-            await member.registry.join("lab", "computer", "pc", member.claim(), b'{"role":"computer","name":"pc"}')
+            await member.registry.join(("lab", "computer", "pc"), member.claim(), b'{"role":"computer","name":"pc"}')
         assert "office_id" in str(refused.value.details) or "office_id" in refused.value.message
 
 

@@ -247,7 +247,7 @@ async def test_joins_fail_without_nats_and_work_again_afterwards(nats_server: Na
         await member.join("lab", "computer", "pc")
         await nats_server.restart()
         await eventually(lambda: member.bus.connected and not any(registry.readiness.problems() for registry in opened))
-        assert (await member.registry.confirm("lab", "computer", "pc", member.claim())).mine
+        assert (await member.registry.confirm(("lab", "computer", "pc"), member.claim())).mine
         assert (await member.join("lab", "computer", "pc")).unchanged
         await member.join("lab", "computer", "pc2")
         assert await member.room("lab", "computer", "pc2") == {("computer", "pc"), ("computer", "pc2")}

@@ -123,7 +123,7 @@ async def test_nobody_leaves_when_nats_was_away_for_longer_than_a_lease(nats_ser
         assert time.monotonic() - back >= LEASE_S
         await passed(LEASE_S)
         assert observer.of("living") == ["enter_office"]
-        assert (await living.registry.confirm("lab", "computer", "living", living.claim())).mine
+        assert (await living.registry.confirm(("lab", "computer", "living"), living.claim())).mine
 
 
 async def test_an_owner_not_yet_reconnected_after_an_outage_of_nats_keeps_its_seat(nats_server: NatsServer) -> None:

@@ -93,7 +93,7 @@ class NativeClient:
         registry = RegistryClient(self._bus, credential=self._bus.credential, process=self._bus.process)
         newest = max(self._epochs.values(), default=0) // 2
         try:
-            room = await registry.room(office, self.role, self.name, after=newest, req_id=uuid4().hex)
+            room = await registry.room((office, self.role, self.name), after=newest, req_id=uuid4().hex)
         except SmcpError as error:
             if error.code == 500:
                 raise

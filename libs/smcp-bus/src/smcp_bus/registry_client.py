@@ -21,6 +21,7 @@ from smcp_bus import registry_contract as contract
 from smcp_bus import subjects
 from smcp_bus.audit import ANSWER_S
 from smcp_bus.bus import NO_HEADERS, BusError, Headers, NoResponder, Reply, RequestTimedOut, describe
+from smcp_bus.callers import SeatKey
 from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
 from smcp_bus.nats.bus import Bus
 from smcp_bus.registry_contract import Claim, Joined, LeaseState
@@ -28,7 +29,6 @@ from smcp_bus.tracing import sending
 from smcp_proto.backoff import Backoff, jittered
 from smcp_proto.catalog import ROOM_S
 from smcp_proto.errors import ErrorBody, Internal, NotAllowed, SmcpError, Unavailable, error_of
-from smcp_proto.member_names import Role
 from smcp_proto.schemas import ListRoomRet
 from smcp_proto.schemas.rooms import RESTARTS
 from smcp_service.lifecycle import set_within
@@ -71,64 +71,51 @@ class RegistryClient:
         self.room_s = min(ROOM_S, lease_s)
         """How long a request takes at most (seconds)."""
 
-    async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
+    async def join(self, seat: SeatKey, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
         """`body` is the EnterOfficeReq as it came.
 
         Raises NotAllowed (refused) and Unavailable (no quorum, no registry, or the question to the present owner is
         open), both with `details.may_have_run` where another registry was asked, too.
         """
-        subject = subjects.server(office, role, name, "join_office")
+        subject = subjects.server(*seat, "join_office")
         return _read(Joined, await self._send(subject, body, _claim_header(claim), req_id=req_id))
 
-    async def leave(
-        self, office: str, role: Role, name: str, claim: Claim, *, req_id: str = "", restarts: bool = False
-    ) -> contract.Left:
+    async def leave(self, seat: SeatKey, claim: Claim, *, req_id: str = "", restarts: bool = False) -> contract.Left:
         """`restarts`: nothing is announced, and the seat is kept for another process of the same identity.
 
         Raises NotInOffice where the claim is not the member there, Unavailable as `join`.
         """
-        body = orjson.dumps({"office_id": office} | ({RESTARTS: True} if restarts else {}))
-        subject = subjects.server(office, role, name, "leave_office")
+        body = orjson.dumps({"office_id": seat[0]} | ({RESTARTS: True} if restarts else {}))
+        subject = subjects.server(*seat, "leave_office")
         return _read(contract.Left, await self._send(subject, body, _claim_header(claim), req_id=req_id))
 
-    async def list_room(self, office: str, role: Role, name: str, body: bytes, *, after: int) -> bytes:
+    async def list_room(self, seat: SeatKey, body: bytes, *, after: int) -> bytes:
         """ListRoomRet as JSON, not older than the revision `after`: the newest that the asker knows of."""
-        return await self._send(subjects.server(office, role, name, "list_room"), body, {AFTER: str(after)})
+        return await self._send(subjects.server(*seat, "list_room"), body, {AFTER: str(after)})
 
-    async def room(self, office: str, role: Role, name: str, *, after: int, req_id: str) -> ListRoomRet:
-        body = orjson.dumps({"agent": name, "req_id": req_id, "office_id": office})
-        return _read(ListRoomRet, await self.list_room(office, role, name, body, after=after))
+    async def room(self, seat: SeatKey, *, after: int, req_id: str) -> ListRoomRet:
+        body = orjson.dumps({"agent": seat[2], "req_id": req_id, "office_id": seat[0]})
+        return _read(ListRoomRet, await self.list_room(seat, body, after=after))
 
-    async def confirm(self, office: str, role: Role, name: str, claim: Claim) -> contract.Confirmed:
+    async def confirm(self, seat: SeatKey, claim: Claim) -> contract.Confirmed:
         """Whether the registry's view still holds this very claim; works without quorum."""
-        subject = subjects.server(office, role, name, "confirm")
+        subject = subjects.server(*seat, "confirm")
         return _read(contract.Confirmed, await self._send(subject, b"", _claim_header(claim), timeout=CONFIRM_S))
 
-    async def find(
-        self, office: str, role: Role, name: str, computer: str, *, timeout: float, req_id: str = ""
-    ) -> contract.Found:
+    async def find(self, seat: SeatKey, computer: str, *, timeout: float, req_id: str = "") -> contract.Found:
         body = contract.FindComputer(computer=computer).model_dump_json().encode()
-        subject = subjects.server(office, role, name, "find")
+        subject = subjects.server(*seat, "find")
         return _read(contract.Found, await self._send(subject, body, timeout=timeout, req_id=req_id))
 
     async def tell(
-        self,
-        office: str,
-        role: Role,
-        name: str,
-        verb: str,
-        body: bytes,
-        *,
-        timeout: float | None = None,
-        req_id: str = "",
-        caller: str = "",
+        self, seat: SeatKey, verb: str, body: bytes, *, timeout: float | None = None, req_id: str = "", caller: str = ""
     ) -> None:
         """Have a notification published to the office. Its receivers drop the second one of a repeated request.
 
         `caller`: the identity of the Agent's key or token, for a cancel.
         """
         headers = {NOTIFICATION_ID: uuid.uuid4().hex} | ({SUBJECT: caller} if caller else {})
-        await self._send(subjects.server(office, role, name, verb), body, headers, timeout=timeout, req_id=req_id)
+        await self._send(subjects.server(*seat, verb), body, headers, timeout=timeout, req_id=req_id)
 
     async def renew_lease(self, renewal: contract.LeaseRenewal, *, timeout: float | None = None) -> LeaseState:
         """A renewal that says `accepting` is a gateway's, and goes where gateways alone may publish."""

@@ -15,6 +15,7 @@ import orjson
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit_sinks import ApprovalSink, open_trail
 from smcp_bus.bus import BusError, ConnectionState, Incoming, NoticeHandler, Subscription, once_connected
+from smcp_bus.callers import SeatKey
 from smcp_bus.dispatch import Call
 from smcp_bus.headers import EPOCH, SUBJECT
 from smcp_bus.nats.bus import Bus
@@ -167,6 +168,7 @@ class NatsMembership:
 
     def __post_init__(self) -> None:
         self._office, self._name, self._restart = self._settings.office, self._settings.name, self._settings.restart
+        self._seat: SeatKey = self._office, "computer", self._name
         identity = f"{encode_name(self._office)}.computer.{encode_name(self._name)}"  # hashed: it may be long
         # one session in one process: the same claim for its whole life, so that asking twice is asking once
         self._claim = Claim(
@@ -242,7 +244,7 @@ class NatsMembership:
         what = "kept for the next process" if self._restart else "released"
         try:
             async with asyncio.timeout(RELEASE_S):
-                await self._registry.leave(self._office, "computer", self._name, self._claim, restarts=self._restart)
+                await self._registry.leave(self._seat, self._claim, restarts=self._restart)
             _log.info("the seat in the office %r is %s", self._office, what)
         except (SmcpError, BusError, TimeoutError) as error:
             _log.warning("the seat in the office is not %s: %s", what, str(error) or type(error).__name__)
@@ -286,7 +288,7 @@ class NatsMembership:
     async def _hold_seat(self) -> bool:
         generation = self._ownership.generation
         if self._claimed:
-            confirmed = await self._registry.confirm(self._office, "computer", self._name, self._claim)
+            confirmed = await self._registry.confirm(self._seat, self._claim)
             # a view that has not come so far yet cannot say; claiming asks the bucket itself
             if confirmed.mine and confirmed.view >= self._overtaken:
                 self._revision = max(self._revision, confirmed.view)
@@ -304,7 +306,7 @@ class NatsMembership:
         self._overtaken = 0
         said = {"role": "computer", "name": self._name, "office_id": self._office}
         body = orjson.dumps({**said, "capabilities": resources.index.capabilities})
-        joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)
+        joined = await self._registry.join(self._seat, self._claim, body)
         self._claimed = True
         self._revision = joined.revision
         if joined.taken_up:  # the process before this one was restarted: Agents saw nobody enter

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 
+from smcp_bus.callers import SeatKey
 from smcp_bus.outbox import LIST_CHANGED, RESOURCES, UPDATED, Key, Notification, Outbox, resources_body
 from smcp_computer.finder import MetadataCache
 from smcp_computer.mcp import events
@@ -14,7 +15,6 @@ from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.subscriptions import Subscriptions
 from smcp_computer.tools import History
-from smcp_proto.member_names import Role
 from smcp_proto.uris import DPE, WINDOW, host_conflicts, scheme_of, without_query
 from smcp_service.lifecycle import Background
 
@@ -28,9 +28,9 @@ MAX_TITLE: Final = 1000
 """Characters of a title in a notification."""
 
 
-TellOffice = Callable[[str, Role, str, str, bytes], Awaitable[None]]
-"""Office, role, name, verb, body: sends an event that becomes a notification, to the registry over NATS or to a
-gateway. Raises SmcpError (refused), BusError (it may have been taken)."""
+TellOffice = Callable[[SeatKey, str, bytes], Awaitable[None]]
+"""Seat, verb, body: sends an event that becomes a notification, to the registry over NATS or to a gateway. Raises
+SmcpError (refused), BusError (it may have been taken)."""
 
 
 class ComputerOutbox(Outbox):
@@ -40,7 +40,7 @@ class ComputerOutbox(Outbox):
         self._holding = 0
         self._held: dict[str, bytes] = {}
         super().__init__(
-            partial(tell, office, "computer", computer),
+            partial(tell, (office, "computer", computer)),
             lambda work: tasks.start(work(), name="outbox"),
             office=office,
             computer=computer,

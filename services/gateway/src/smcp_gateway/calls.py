@@ -319,7 +319,7 @@ class OwnerProbe:
         call = calls[0]
         error: SmcpError = Unavailable(why, details=MAY_HAVE_RUN | {GONE: True})
         try:
-            found = await self._registry.find(call.office, "agent", call.agent, call.computer, timeout=FIND_S)
+            found = await self._registry.find((call.office, "agent", call.agent), call.computer, timeout=FIND_S)
             if not found.member:
                 error = no_such_computer(call.computer, **MAY_HAVE_RUN)
         except (SmcpError, BusError):

@@ -184,7 +184,7 @@ class World:
                 subscription = await bus.serve(subjects.client_all(office, name), handle, queue=subjects.OWNER_QUEUE)
             if member:
                 body = orjson.dumps({"role": "computer", "name": name, "office_id": office})
-                await registry.join(office, "computer", name, claim, body)
+                await registry.join((office, "computer", name), claim, body)
             yield TinyComputer(bus, registry, claim, subscription)
 
 

@@ -53,10 +53,10 @@ class MemberProcess:
 
     async def join(self, office: str, role: Role, name: str, claim: Claim | None = None) -> Joined:
         body = orjson.dumps({"role": role, "name": name, "office_id": office})
-        return await self.registry.join(office, role, name, claim or self.claim(), body)
+        return await self.registry.join((office, role, name), claim or self.claim(), body)
 
     async def leave(self, office: str, role: Role, name: str, claim: Claim | None = None) -> Left:
-        return await self.registry.leave(office, role, name, claim or self.claim())
+        return await self.registry.leave((office, role, name), claim or self.claim())
 
     async def holds(self, office: str, role: Role, name: str, claim: Claim | None = None) -> bool:
         """Whether the registries have given the seat to this claim. They say it from their views, which may be behind:
@@ -65,7 +65,7 @@ class MemberProcess:
         mark = await self.join("marks", "computer", uuid.uuid4().hex)
 
         async def caught_up() -> list[Confirmed]:
-            confirmed = await self.registry.confirm(office, role, name, claim)
+            confirmed = await self.registry.confirm((office, role, name), claim)
             return [confirmed] if confirmed.view >= mark.revision else []
 
         (confirmed,) = await eventually(caught_up)
@@ -73,7 +73,7 @@ class MemberProcess:
 
     async def room(self, office: str, role: Role, name: str, *, after: int = 0) -> set[tuple[str, str]]:
         """(role, name) of the members of the office, as this member sees it."""
-        room = await self.registry.room(office, role, name, after=after, req_id=uuid.uuid4().hex)
+        room = await self.registry.room((office, role, name), after=after, req_id=uuid.uuid4().hex)
         return {(str(session.role), str(session.name)) for session in room.sessions}
 
     async def renew(self) -> bool:

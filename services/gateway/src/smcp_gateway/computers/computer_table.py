@@ -162,7 +162,7 @@ class ComputerTable:
             if owned.closed or owned.confirmed >= generation or generation != self.ownership.generation:
                 return  # it left, was asserted meanwhile, or a later round confirms it
             assert owned.claim is not None
-            confirmed = await self.registry.confirm(owned.office, "computer", owned.name, owned.claim)
+            confirmed = await self.registry.confirm((owned.office, "computer", owned.name), owned.claim)
         if not confirmed.mine:
             self.request_repair()
             raise Unavailable("the registry does not hold this claim")

@@ -55,7 +55,7 @@ class SocketIoComputer:
         self.subscription: Subscription | None = None
         self.subscriptions = Subscriptions(table.quotas.subscriptions(session, office))
         self.updates = Outbox(
-            partial(table.registry.tell, office, "computer", name),
+            partial(table.registry.tell, (office, "computer", name)),
             partial(table.background.until_done, "sending updates", once=True),
             office=office,
             computer=name,

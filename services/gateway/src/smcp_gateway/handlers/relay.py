@@ -67,9 +67,8 @@ class Relay:
         """Relay a request. Raises NotAllowed (the Agent's key or token is not for that Computer or tool), NotFound (it
         is not in the office), TimedOut, Unavailable (`details.may_have_run`), Internal (see `checked`), TooLarge (see
         `exact_json.check_cost`), BusError, or what the Computer answered."""
-        caller, office, agent = call.caller, call.caller.office, call.caller.name
-        assert office is not None  # the dispatcher lets only members pass
-        assert agent is not None
+        caller = call.caller
+        office, _, agent = caller.seat
         pending = PendingCall(
             session=caller.session,
             office=office,
@@ -114,7 +113,7 @@ class Relay:
             link(each.span)
         try:
             await self.computers.registry.tell(
-                *caller.seat, call.row.verb, body, req_id=request.req_id, caller=caller.subject
+                caller.seat, call.row.verb, body, req_id=request.req_id, caller=caller.subject
             )
         except (SmcpError, BusError):
             for each in cancelled:  # but not those that an earlier cancel has sent
@@ -169,9 +168,7 @@ class Relay:
                 if pending.tracked:
                     body = orjson.dumps({"agent": pending.agent, "req_id": pending.req_id})
                     seat: SeatKey = pending.office, "agent", pending.agent
-                    tell = partial(
-                        self.computers.registry.tell, *seat, "tool_call_cancel", body, caller=pending.subject
-                    )
+                    tell = partial(self.computers.registry.tell, seat, "tool_call_cancel", body, caller=pending.subject)
                     with _below(span):
                         self.computers.background.until_done("cancelling a late call", tell, once=True)
                 raise errors.TimedOut(errors.NO_ANSWER, details={"may_have_run": True}) from None
@@ -248,7 +245,7 @@ class Relay:
         """Whether a Computer that nobody answers for is on its way to another owner; False if no registry says it."""
         try:
             found = await self.computers.registry.find(
-                pending.office, "agent", pending.agent, pending.computer, timeout=timeout, req_id=pending.req_id
+                (pending.office, "agent", pending.agent), pending.computer, timeout=timeout, req_id=pending.req_id
             )
         except (SmcpError, BusError):
             return False

@@ -244,7 +244,7 @@ class Rooms:
         office = self.memberships.offices.get(membership.office)
         # the answering registry must know at least what the caller has heard
         after = max(membership.revision, 0 if office is None else office.roster.revision)
-        return Answer(await self.memberships.registry.list_room(*membership.seat, body, after=after))
+        return Answer(await self.memberships.registry.list_room(membership.seat, body, after=after))
 
     async def update(self, request: BaseModel, call: Call) -> None:
         """Pass the event on unchanged, after the Computer's waiting resource updates."""
@@ -257,7 +257,7 @@ class Rooms:
                 async with asyncio.timeout_at(ends):
                     await owned.updates.flush()
         body, left = exact_json.written(call.payload), ends - loop.time()
-        await self.memberships.registry.tell(*membership.seat, call.row.verb, body, timeout=left, req_id=call.req_id)
+        await self.memberships.registry.tell(membership.seat, call.row.verb, body, timeout=left, req_id=call.req_id)
         if isinstance(request, schemas.UpdateCapabilitiesReq):
             # if the registry loses the record, the claim restores it
             update = {"capabilities": capabilities_text(request.capabilities)}

@@ -87,7 +87,7 @@ class Memberships:
                 await self.leave(session, present.office, call)
                 claim = claim.model_copy(update={"announce": True})
                 try:
-                    await self.registry.join(*seat, claim, body, req_id=call.req_id)
+                    await self.registry.join(seat, claim, body, req_id=call.req_id)
                 except (BusError, Unavailable):  # it has left the old office already
                     self.generations.want()  # the repair asserts it, which announces it
         except BaseException as error:
@@ -155,12 +155,12 @@ class Memberships:
 
     async def _claim(self, office: Office, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> Joined:
         """Claim the seat, and load the roster with the first session of an office: an outage is compared with it."""
-        joined = await self.registry.join(*seat, claim, body, req_id=req_id)
+        joined = await self.registry.join(seat, claim, body, req_id=req_id)
         if not office.roster.known:
             try:
                 async with asyncio.timeout(self.registry.room_s), office.lock:  # others wait for the first list
                     if not office.roster.known:
-                        room = await self.registry.room(*seat, after=joined.revision, req_id=req_id)
+                        room = await self.registry.room(seat, after=joined.revision, req_id=req_id)
                         office.roster.learn(member_keys(room.sessions))
             except (SmcpError, BusError, TimeoutError) as error:  # although the seat is claimed
                 raise Unavailable("no registry says who is in the office", details={"may_have_run": True}) from error
@@ -184,7 +184,7 @@ class Memberships:
 
     async def _release(self, seat: SeatKey, claim: Claim, req_id: str = "") -> None:
         with suppress(NotInOffice):  # another has the seat already, or the lease expired
-            await self.registry.leave(*seat, claim, req_id=req_id)
+            await self.registry.leave(seat, claim, req_id=req_id)
 
     async def _undo(self, session: Session, office: Office, seat: SeatKey, claim: Claim | None) -> None:
         """A join failed. `claim`: the one that was granted or may have been; None: none was."""
@@ -222,7 +222,7 @@ class Memberships:
                 continue
             body = orjson.dumps({"agent": name, "req_id": call.req_id})
             with suppress(NotInOffice):  # the registry has let it go already
-                await self.registry.tell(*membership.seat, "tool_call_cancel", body, caller=call.subject)
+                await self.registry.tell(membership.seat, "tool_call_cancel", body, caller=call.subject)
             self.calls.cancel(session.id, call.req_id, now=asyncio.get_running_loop().time())
 
     async def _is_free(self, membership: Membership) -> bool:
@@ -230,7 +230,7 @@ class Memberships:
         office = self.offices.get(membership.office)
         if office is not None and any(other.seat == membership.seat for other in office.members.values()):
             return False
-        found = await self.registry.confirm(*membership.seat, membership.claim)
+        found = await self.registry.confirm(membership.seat, membership.claim)
         return found.mine or found.view < membership.revision
 
     def _claim_for(self, session: Session, request: EnterOfficeReq, *, announce: bool) -> Claim:
@@ -385,7 +385,7 @@ class Repair:
         office.roster.ask()
         after = max(membership.revision, office.roster.revision)
         try:
-            room = await self.memberships.registry.room(*membership.seat, after=after, req_id=uuid.uuid4().hex)
+            room = await self.memberships.registry.room(membership.seat, after=after, req_id=uuid.uuid4().hex)
         except NotInOffice:
             if session in office.members:
                 raise Unavailable("the registry's view is behind") from None
