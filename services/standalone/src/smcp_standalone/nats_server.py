@@ -148,11 +148,6 @@ def _operator(credential: str) -> Grant:
     )
 
 
-def new_secret() -> str:
-    """256 random bits, in 43 characters (bcrypt reads 72)."""
-    return secrets.token_urlsafe(32)
-
-
 def grants(model: NatsModel) -> dict[str, Grant]:
     """By the name of a credential, in the order of the file."""
     return {
@@ -264,9 +259,9 @@ def write(model: NatsModel, out: Path) -> Written:
     makes a new secret where a file was removed. Raises NatsConfigError: nothing is changed then."""
     conf = out / "nats-server.conf"
     files = {name: credential_path(out, name) for name in grants(model)}
-    kept = {name: _kept_secret(name, path) or new_secret() for name, path in files.items()}
+    kept = {name: _secret(name, path) for name, path in files.items()}
     cluster = out / "cluster-secret"
-    cluster_secret = None if model.cluster is None else _kept_secret(_CLUSTER_USER, cluster) or new_secret()
+    cluster_secret = None if model.cluster is None else _secret(_CLUSTER_USER, cluster)
     store = str((out / model.jetstream.store_dir).absolute())
     placed = model.model_copy(update={"jetstream": model.jetstream.model_copy(update={"store_dir": store})})
     texts = {path: credential_file(name, kept[name]) for name, path in files.items()}
@@ -283,9 +278,10 @@ def write(model: NatsModel, out: Path) -> Written:
     return Written(conf=conf, credentials=files)
 
 
-def _kept_secret(name: str, path: Path) -> str | None:
+def _secret(name: str, path: Path) -> str:
+    """The one in the file; where there is none, 256 random bits in 43 characters (bcrypt reads 72)."""
     if not path.exists():
-        return None
+        return secrets.token_urlsafe(32)
     try:
         kept = load_credentials(path)
     except UnusableFile as error:

@@ -8,6 +8,7 @@ A `GuardedNats` belongs to one test, which may stop or suspend it. Other tests h
 server (`nats_accounts`).
 """
 
+import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any, Final, Literal, Self
 
 from smcp_bus.nats.config import Credentials, load_credentials
 from smcp_standalone.nats_config_file import NatsModel
-from smcp_standalone.nats_server import PING_S, Written, new_secret, write
+from smcp_standalone.nats_server import PING_S, Written, write
 from smcp_testing.nats_process import NatsServer
 
 Kind = Literal["gateway", "registry"]
@@ -97,7 +98,7 @@ class GuardedNats(NatsServer, Guard):
         """`more` is what else the file of `smcp nats-config` says."""
         Guard.__init__(self, {"jetstream": {"store_dir": str((directory / "jetstream").absolute())}, **more})
         self._out = directory / "config"
-        self._bystander = new_secret()
+        self._bystander = secrets.token_urlsafe(32)
         self._written = self._write()
         NatsServer.__init__(
             self,

@@ -7,6 +7,7 @@ processor time with one connection and one bucket, a server for each test 48 ms.
 
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ from pydantic import TypeAdapter
 
 from smcp_bus.nats.config import Credentials
 from smcp_standalone import die_with_parent
-from smcp_standalone.nats_server import credential_file, grants, new_secret, user_entry
+from smcp_standalone.nats_server import credential_file, grants, user_entry
 from smcp_testing.guarded_nats import Guard, GuardedNats, GuardedUrl
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
@@ -105,7 +106,7 @@ class _Account(Guard):
         super().__init__({})
         self.name = name
         self._server = server
-        self._secret = new_secret()
+        self._secret = secrets.token_urlsafe(32)
 
     @property
     def url(self) -> GuardedUrl:
