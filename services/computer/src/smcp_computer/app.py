@@ -67,7 +67,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
     async with background() as tasks:
         computer = Computer(
             settings,
-            registry.tell,
+            partial(registry.tell, (settings.office, "computer", settings.name)),
             tasks,
             max_body=bus.max_body,
             may_tell=lambda: ownership.is_open,

@@ -15,6 +15,7 @@ from smcp_bus import registry_contract
 from smcp_bus.audit import Trail
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Tracing
 from smcp_bus.operations import measure_owner
+from smcp_bus.outbox import Tell
 from smcp_bus.owner import Keeping, Owner
 from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
@@ -31,7 +32,7 @@ from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.transports import Limits
 from smcp_computer.metrics import measure
-from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfferedResources, TellOffice
+from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfferedResources
 from smcp_computer.pins import Pins
 from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
@@ -80,7 +81,7 @@ class Computer:
     and UnusableFile (of the pins).
 
     Args:
-        tell: sends notifications to the office.
+        tell: sends an event to the registry over NATS or to a gateway; it becomes a notification.
         max_body: bytes that an answer may have.
         may_tell: whether this Computer is a member now.
         handlers: those that only this connection needs, by event.
@@ -91,7 +92,7 @@ class Computer:
     def __init__(
         self,
         settings: ComputerSettings,
-        tell: TellOffice,
+        tell: Tell,
         tasks: Background,
         *,
         max_body: int,
@@ -111,7 +112,13 @@ class Computer:
         self.tasks, self.may_tell = tasks, may_tell
         self.metrics = options.get("metrics") or Metrics()
         self.readiness = options.get("readiness") or Readiness()
-        self.outbox = ComputerOutbox(tell, tasks, office=settings.office, computer=settings.name, may_tell=may_tell)
+        self.outbox = ComputerOutbox(
+            tell,
+            lambda work: tasks.start(work(), name="outbox"),
+            office=settings.office,
+            computer=settings.name,
+            may_tell=may_tell,
+        )
         terminal = self._terminal = options.get("terminal")
         self.inputs = InputResolver(
             config.inputs,

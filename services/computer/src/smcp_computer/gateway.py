@@ -16,7 +16,7 @@ from smcp_agent.connecting.options import ROUND_A_BODY, ConnectionOptions, Token
 from smcp_agent.errors import flat_error
 from smcp_bus import exact_json
 from smcp_bus.bus import ConnectionLost, NotConnected, RequestTimedOut
-from smcp_bus.callers import CALLER_KEY, SeatKey, from_request
+from smcp_bus.callers import CALLER_KEY, from_request
 from smcp_bus.dispatch import failed
 from smcp_bus.tracing import client_spans
 from smcp_computer.computer import Computer, Options, hinted
@@ -161,7 +161,7 @@ class GatewayMembership:
             _log.warning("not in the office %r: %s; trying on", self._office, problem)
         self._problem = problem
 
-    async def tell(self, seat: SeatKey, verb: str, body: bytes) -> None:
+    async def tell(self, verb: str, body: bytes) -> None:
         row = catalog.by_verb("server", verb)
         assert row is not None  # a verb of ours
         event, connection = catalog.SAID_AS.get(row.event, row.event), self.link.connection

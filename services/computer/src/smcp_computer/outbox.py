@@ -1,13 +1,12 @@
 """The notifications of a Computer: of changes of itself, and of its MCP servers' resources."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Set
-from functools import partial
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
 import orjson
 
-from smcp_bus.callers import SeatKey
 from smcp_bus.outbox import LIST_CHANGED, RESOURCES, UPDATED, Key, Notification, Outbox, resources_body
 from smcp_computer.finder import MetadataCache
 from smcp_computer.mcp import events
@@ -28,24 +27,10 @@ MAX_TITLE: Final = 1000
 """Characters of a title in a notification."""
 
 
-TellOffice = Callable[[SeatKey, str, bytes], Awaitable[None]]
-"""Seat, verb, body: sends an event that becomes a notification, to the registry over NATS or to a gateway. Raises
-SmcpError (refused), BusError (it may have been taken)."""
-
-
+@dataclass(eq=False, repr=False)
 class ComputerOutbox(Outbox):
-    def __init__(
-        self, tell: TellOffice, tasks: Background, *, office: str, computer: str, may_tell: Callable[[], bool]
-    ) -> None:
-        self._holding = 0
-        self._held: dict[str, bytes] = {}
-        super().__init__(
-            partial(tell, (office, "computer", computer)),
-            lambda work: tasks.start(work(), name="outbox"),
-            office=office,
-            computer=computer,
-            may_tell=may_tell,
-        )
+    _holding: int = field(default=0, init=False)
+    _held: dict[str, bytes] = field(default_factory=dict, init=False)
 
     def held(self) -> dict[str, int]:
         """How many notifications wait, or are being sent, and how often `release` is still to be called."""

@@ -43,7 +43,6 @@ from smcp_proto.schemas.resources import (
     CompleteReq,
     Cursor,
     GetPromptReq,
-    ListParams,
     ListPromptsReq,
     ListResourcesReq,
     ListResourceTemplatesReq,
@@ -61,6 +60,7 @@ LEFT_OUT: Final = "a2c_skipped_servers"
 """In `meta` of a list over several servers: whose items are missing from this page on. Not `a2c_skipped`: those are
 Computers that a list over the whole office lacks, and both may stand in one page."""
 
+ListReq = ListResourcesReq | ListResourceTemplatesReq | ListPromptsReq
 Answered = tuple[str | None, Json]
 """A server and its result; None: the result of several."""
 
@@ -76,10 +76,8 @@ class ResourceHandlers:
     events: ServerEvents
     name: str
 
-    async def page(
-        self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq | ListPromptsReq, call: Call
-    ) -> Answer:
-        return await self._reply(request, request.payload, self._page(kind, request.payload.params, request, call))
+    async def page(self, kind: Kind, request: ListReq, call: Call) -> Answer:
+        return await self._reply(request, request.payload, self._page(kind, request, call))
 
     async def get_prompt(self, request: GetPromptReq, call: Call) -> Answer:
         name = request.payload.params.name
@@ -172,8 +170,8 @@ class ResourceHandlers:
     def _routes(self, call: Call) -> Routes:
         return Routes(self.index, self.history, self.access.hidden(call.caller), call)
 
-    async def _page(self, kind: Kind, params: ListParams | None, request: RequestEnvelope, call: Call) -> Answered:
-        server = request.serverId
+    async def _page(self, kind: Kind, request: ListReq, call: Call) -> Answered:
+        server, params = request.serverId, request.payload.params
         cursor = params.cursor if params is not None else None
         after = None if cursor is None else read_position(cursor, kind, server)
         begin = "" if after is None else after.server
