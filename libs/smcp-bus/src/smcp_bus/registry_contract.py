@@ -94,7 +94,6 @@ class Left(_Contract):
 
 class Confirmed(_Contract):
     mine: bool
-    revision: int = 0
     tenure: int | None = None
     view: int = 0
 

@@ -1,9 +1,8 @@
 """Puts the gateway together: its parts, and the handler of each event that clients may send."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -21,7 +20,7 @@ from smcp_gateway.calls import CallTable, OwnerProbe
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.rooms import ListResources, Rooms, alive, metered, resource_updated
-from smcp_gateway.http_server import HttpServer, open_http_server
+from smcp_gateway.http_server import HttpServer
 from smcp_gateway.metrics import measure
 from smcp_gateway.rooms.memberships import Memberships, Repair
 from smcp_gateway.rooms.moves import Moves
@@ -183,16 +182,11 @@ class Gateway:
 
 @asynccontextmanager
 async def open_gateway(
-    settings: GatewaySettings, bus: Bus, *, front: HttpServer | None = None, trail: Trail | None = None
+    settings: GatewaySettings, bus: Bus, *, front: HttpServer, trail: Trail
 ) -> AsyncIterator[Gateway]:
-    """Serve Socket.IO clients on `bus` while the body runs; drain at its end.
-
-    `front`: an open HTTP server; None: open one. `trail`: where it records what it decides; None: in the log only.
-    Raises Failure (the address is not available), BusError (the bus is not connected).
-    """
-    async with AsyncExitStack() as stack, background() as tasks:
-        if front is None:
-            front = await stack.enter_async_context(open_http_server(settings))
-        gateway = Gateway(settings, bus, front, tasks, trail or Trail(logging.getLogger(EVENTS)))
+    """Serve Socket.IO clients on `bus` and `front` while the body runs; drain at its end. What it decides is recorded
+    in `trail`. Raises BusError: the bus is not connected."""
+    async with background() as tasks:
+        gateway = Gateway(settings, bus, front, tasks, trail)
         async with gateway.serving(tasks):
             yield gateway

@@ -1,6 +1,7 @@
 """Gateways and registries in one process over a real nats-server, with clients and Computers to talk to them."""
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,12 +13,14 @@ import orjson
 import socketio
 
 from smcp_bus import subjects
+from smcp_bus.audit import Trail
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import Bus, open_bus
 from smcp_bus.nats.config import BusConfig, Credentials
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AssertedMember, Assertion, Claim, Member
-from smcp_gateway.app import Gateway, open_gateway
+from smcp_gateway.app import EVENTS, Gateway, open_gateway
+from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
@@ -248,7 +251,9 @@ async def gateway_world(
                 max_payload=max_payload,
                 **{"lease_s": lease_s, "rebalance_s": 0.0, **settings},
             )
-            gateway = await stack.enter_async_context(open_gateway(gateway_settings, used))
+            front = await stack.enter_async_context(open_http_server(gateway_settings))
+            trail = Trail(logging.getLogger(EVENTS))
+            gateway = await stack.enter_async_context(open_gateway(gateway_settings, used, front=front, trail=trail))
             if not pings:
                 gateway.transport.engine.ping_interval = gateway.transport.engine.ping_timeout = PATIENCE_S
             world.gateways.append(gateway)

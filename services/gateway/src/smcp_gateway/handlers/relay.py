@@ -6,11 +6,11 @@ is not retried: it may have run, and the Agent's SDK repeats it by `req_id`.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from opentelemetry.trace import Span, use_span
@@ -139,8 +139,8 @@ class Relay:
 
     async def _relay(self, pending: PendingCall, call: Call) -> Answer:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
-        if REPEAT in call.payload:
-            call.payload = self._with_age(call)
+        if call.payload.get(REPEAT) and not self._knows_age(call):
+            call.payload = {**call.payload, REPEAT: True}
         with sent(subject, call.span) as span:
             headers = {**call.headers, **carried(span)}
             if call.caller.rights is not None:
@@ -173,13 +173,10 @@ class Relay:
                         self.computers.background.until_done("cancelling a late call", tell, once=True)
                 raise errors.TimedOut(errors.NO_ANSWER, details={"may_have_run": True}) from None
 
-    def _with_age(self, call: Call) -> Mapping[str, Any]:
-        """The request. The age of a repeat is unknown if it may have been sent before this process was suspended."""
-        if call.payload.get(REPEAT):
-            session = self.sessions.get(call.caller.session)
-            if session is None or self.calls.was_suspended_since(session.connected_at):
-                return {**call.payload, REPEAT: True}
-        return call.payload
+    def _knows_age(self, repeat: Call) -> bool:
+        """False where it may have been sent before this process was suspended."""
+        session = self.sessions.get(repeat.caller.session)
+        return session is not None and not self.calls.was_suspended_since(session.connected_at)
 
     async def _until_run(self, subject: str, headers: Headers, pending: PendingCall, call: Call, span: Span) -> Reply:
         """Send the request, again and again for as long as nobody has run it. The first tries follow at once."""

@@ -150,7 +150,7 @@ class Handlers:
         entry, upto = self.view.member(*call.caller.seat), self.view.revision
         if entry is None or not held_by(entry.record, claim):
             return contract.Confirmed(mine=False, view=upto)
-        return contract.Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=upto)
+        return contract.Confirmed(mine=True, tenure=entry.record.tenure, view=upto)
 
     async def list_offices(self, request: contract.OfficesQuestion, call: Call) -> contract.Offices:
         """For operators: a page of the offices that have members, by name."""
