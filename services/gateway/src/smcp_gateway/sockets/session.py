@@ -115,7 +115,6 @@ class Session:
     reply_bytes: int = 0
     was_refused: bool = False
     counted_in: CountedIn | None = field(default=None, repr=False)
-    progress_full_at: float = 0.0
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:

@@ -19,6 +19,7 @@ from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-s
 from smcp_auth.authenticator import Authenticator
 from smcp_auth.quotas import Quotas, Ticket, Turns
 from smcp_bus.dispatch import JOIN, Answer, Call, Dispatcher, failed
+from smcp_bus.limits import Buckets
 from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
 from smcp_gateway.auth import CONNECT_S, UnauthenticatedClients, admit, refusal_response, source_of
@@ -77,6 +78,7 @@ class SocketIoServer:
         self._sessions = sessions
         self._quotas = quotas
         self._turns = Turns()
+        self._progress = Buckets(PROGRESS_EVENTS, self._loop.time)
         self.dispatcher: Dispatcher
         self.gone: Callable[..., None]
         """Called with a session that has ended; `goodbye`: its client said so."""
@@ -254,9 +256,7 @@ class SocketIoServer:
 
     def _is_surplus(self, session: Session, event: ClientEvent) -> bool:
         """Whether there are too many progress events: then it is dropped."""
-        now = self._loop.time()
-        if PROGRESS_EVENTS.wait(session.progress_full_at, now) <= 0:
-            session.progress_full_at = PROGRESS_EVENTS.taken(session.progress_full_at, now)
+        if self._progress.take(session.id) <= 0:
             return False
         if event.id is not None:
             self.send(session, ack_frame(event.id, packet.NULL))
