@@ -234,7 +234,7 @@ class Computer:
             self.tasks.start(self.reload(), name="reload")
 
         with hangups(on_hangup):
-            async for _ in file_changes(lambda: (self._file, *self._env_files, *filter(None, [self.pins.path]))):
+            async for _ in file_changes(lambda: (self._file, *self._env_files, self.pins.path)):
                 await self.reload()
 
     async def reload(self) -> None:

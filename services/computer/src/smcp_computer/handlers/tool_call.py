@@ -61,10 +61,6 @@ class CallRecord:
     def ended(self, outcome: str, why: str = "") -> None:
         self.outcome, self.why = outcome, why
 
-    def broken_off(self, why: str) -> None:
-        """Something else than its own answer ended it."""
-        self.ended("not_confirmed" if why == "timeout" and self.asking else why)
-
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self.began
@@ -135,7 +131,8 @@ class ToolCalls:
 
             def stop(why: str) -> None:
                 why = "cancelled" if why == "abandoned" else why
-                pending.record.broken_off(why)
+                is_unanswered = why == "timeout" and pending.record.asking
+                pending.record.ended("not_confirmed" if is_unanswered else why)
                 task.cancel(why)
 
             pending.stop = stop

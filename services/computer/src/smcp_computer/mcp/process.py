@@ -220,7 +220,7 @@ def kill_children() -> None:
 def usage_of(pid: int | None) -> tuple[float | None, int | None]:
     """CPU time (s) and memory (bytes) of a process and its descendants; of those that ended, as far as their parents
     waited for them. Pages that several of them share count several times. None: there is no such process."""
-    cpu_s, memory, pids, found = 0.0, 0, [pid] if pid is not None else [], False
+    cpu_s, memory, pids = 0.0, 0, [pid] if pid is not None else []
     while pids:
         with suppress(psutil.Error):
             process = psutil.Process(pids.pop())
@@ -229,8 +229,7 @@ def usage_of(pid: int | None) -> tuple[float | None, int | None]:
                 times = process.cpu_times()
                 memory += process.memory_info().rss
             cpu_s += times.user + times.system + times.children_user + times.children_system
-            found = True
-    return (cpu_s, memory) if found else (None, None)
+    return (cpu_s, memory) if memory else (None, None)
 
 
 def _children(process: psutil.Process) -> list[int]:
