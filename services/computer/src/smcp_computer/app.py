@@ -35,7 +35,7 @@ from smcp_computer.terminal import open_terminal
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NotAllowed, SmcpError
 from smcp_proto.member_names import encode_name
-from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
+from smcp_proto.schemas import EnterOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import background
@@ -257,20 +257,16 @@ class NatsMembership:
                     with caused_by(incoming.headers):
                         cancel = AgentCallData.model_validate_json(incoming.body)
                         self._computer.calls.cancel(cancel, incoming.headers.get(SUBJECT, ""))
-                case "enter_office":
-                    entered = EnterOfficeNotification.model_validate_json(incoming.body)
+                case "enter_office" | "leave_office" as verb:  # of the same fields
+                    moved = EnterOfficeNotification.model_validate_json(incoming.body)
                     epoch = int(incoming.headers.get(EPOCH, ""))
-                    self._presence_changed(entered.computer, epoch)
-                    if entered.agent is not None and epoch > self._entered[1]:
-                        self._entered = (entered.agent, epoch)
-                case "leave_office":
-                    left = LeaveOfficeNotification.model_validate_json(incoming.body)
-                    epoch = int(incoming.headers.get(EPOCH, ""))
-                    self._presence_changed(left.computer, epoch)
-                    if left.agent is not None:
-                        is_back = partial(self._is_back, left.agent, epoch)
-                        self._computer.calls.agent_left(left.agent, self._ownership, is_back)
-                        self._computer.resources.subscriptions.left(left.agent)
+                    self._presence_changed(moved.computer, epoch)
+                    if moved.agent is not None and verb == "leave_office":
+                        is_back = partial(self._is_back, moved.agent, epoch)
+                        self._computer.calls.agent_left(moved.agent, self._ownership, is_back)
+                        self._computer.resources.subscriptions.left(moved.agent)
+                    elif moved.agent is not None and epoch > self._entered[1]:
+                        self._entered = (moved.agent, epoch)
         except ValueError:  # also pydantic's
             _log.warning("a notification that cannot be read was ignored")
 

@@ -191,16 +191,13 @@ def first_text(result: Mapping[str, Any]) -> str | None:
     return None
 
 
-Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
-"""What each server that takes part lists now; given the seconds that there are for finding that out."""
-
-
 @dataclass(eq=False)
 class Finder:
     """Waits at most `wait_s` for metadata that are not read yet."""
 
     cache: MetadataCache
-    lists: Lists
+    lists: Callable[[float], Awaitable[Mapping[str, Listing]]]
+    """What each server that takes part lists now; given the seconds that there are for finding that out."""
     history: History
     access: Access
     _: KW_ONLY
