@@ -223,6 +223,8 @@ class InputResolver:
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # also what it started
+            with suppress(TimeoutError):  # the end of its pipe, which a descendant in a session of its own may hold
+                await asyncio.wait_for(process.communicate(), 1)
         if process.returncode != 0:
             raise lint.ConfigError(f"{label} ended with status {process.returncode}")
         try:
