@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.config.file import load_config, parse_config, read_config
+from smcp_computer.config.file import load_config, parse_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import own_server
 from smcp_proto.schemas.config import (
@@ -251,10 +251,12 @@ def test_an_environment_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> 
         assert len(raised.value.problems) == problems
 
 
-def test_an_environment_file_that_is_missing_is_an_error_until_it_is_there(tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_text(json.dumps({"servers": {"x": {"command": "x", "envFile": ".env"}}}))
-    config = read_config(tmp_path / "c.json")
-    assert config.problems == ("servers.x.envFile: '.env': cannot be read: No such file or directory",)
+def test_an_environment_file_that_is_missing_is_a_matter_of_its_server(tmp_path: Path) -> None:
+    servers = {"x": {"command": "x", "envFile": ".env"}, "y": {"command": "y"}}
+    (tmp_path / "c.json").write_text(json.dumps({"servers": servers}))
+    config = load_config(tmp_path / "c.json")
+    why = "servers.x.envFile: '.env': cannot be read: No such file or directory"
+    assert (config.missing_env_files, config.warnings) == ({"x": why}, ())
     assert config.env_files == (tmp_path / ".env",), "it may come"
 
 

@@ -130,25 +130,26 @@ async def test_a_broken_file_changes_nothing_and_the_next_valid_one_counts(
         assert await tools(here) == before - {"echo"}
 
 
-async def test_a_file_whose_env_file_is_missing_changes_nothing_until_it_is_there(
-    nats_url: str, tmp_path: Path
+async def test_a_server_whose_env_file_is_missing_is_not_started_until_it_is_there_and_the_others_run(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, box = tmp_path / "computer.json", configs.stdio()
     async with world(nats_url, {"config": file}, box=box) as here:
 
-        async def reloaded() -> tuple[list[str], str]:
+        async def reloaded() -> dict[str, str]:
             await here.computer.reload()
             await here.computer.fleet.wait_settled()
-            running = [each.name for each in here.computer.fleet.statuses() if each.state == "ready"]
-            return running, here.computer.config_problem or ""
+            return {each.name: each.reason for each in here.computer.fleet.statuses()}
 
-        why = f"{file}: servers.other.env_file: '.env': cannot be read: No such file or directory"
         file.write_text(json.dumps({"servers": {"box": box, "other": {**box, "env_file": ".env"}}}))
-        assert await reloaded() == (["box"], why)
+        missing = await reloaded()
+        assert (missing["box"], here.computer.config_problem) == ("", None)
+        assert "env_file: '.env': cannot be read: No such file" in missing["other"]
+        assert len([line for line in caplog.messages if "No such file" in line]) == 1
         (tmp_path / ".env").write_text("")
-        assert await reloaded() == (["box", "other"], "")
+        assert await reloaded() == {"box": "", "other": ""}
         (tmp_path / ".env").unlink()
-        assert await reloaded() == (["box", "other"], why)
+        assert "cannot be read" in (await reloaded())["other"]
 
 
 async def test_a_pipe_in_place_of_the_file_is_not_waited_for_and_the_next_file_counts(

@@ -102,7 +102,7 @@ def serve(
         from smcp_computer.pins import read_pins  # noqa: PLC0415 -- as below
 
         read_pins(settings.pins_file)
-        _say("warning", settings.config, configuration.warnings)
+        _say("warning", settings.config, (*configuration.warnings, *configuration.missing_env_files.values()))
     if not check_config and not {"gateway_url", "nats_url", "nats_creds"} & settings.model_fields_set:
         where = "is missing: where a gateway listens, such as http://127.0.0.1:8000 (`smcp up` prints it)"
         raise SettingsError(f"--gateway (SMCP_GATEWAY_URL): {where}; or set SMCP_NATS_URL, to connect over NATS")
@@ -128,7 +128,7 @@ def validate(
 ) -> None:
     """Check a configuration file: report all errors, unknown fields, and literal secrets."""
     configuration = read_config(config)
-    warnings = [*configuration.warnings, *literal_secrets(configuration)]
+    warnings = [*configuration.warnings, *configuration.missing_env_files.values(), *literal_secrets(configuration)]
     if as_json:
         print_json({"errors": configuration.problems, "warnings": warnings})
     else:

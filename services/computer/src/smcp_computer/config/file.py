@@ -47,6 +47,8 @@ class ComputerConfig:
     problems: tuple[str, ...] = ()
     env_files: tuple[Path, ...] = ()
     """Other files that were read, or should have been."""
+    missing_env_files: Mapping[str, str] = field(default_factory=dict)
+    """Why a server cannot run, by its name: where the configuration names the file, and that it is missing."""
     without_env_files: Mapping[str, MCPServerConfig] = field(default_factory=dict)
     """The servers as the file has them."""
 
@@ -79,6 +81,7 @@ def read_config(path: Path) -> ComputerConfig:
     problems = list(config.problems)
     servers = dict(config.servers)
     env_files: list[Path] = []
+    missing: dict[str, str] = {}
     for name, host in config.host.items():
         server = config.servers.get(name)  # None: it has other problems
         if host.env_file is None or not isinstance(server, MCPServerStdioConfig | None):
@@ -87,7 +90,11 @@ def read_config(path: Path) -> ComputerConfig:
             env_files.append(_beside(path, host.env_file))
             variables = read_env_file(env_files[-1])
         except ConfigError as error:
-            problems.append(f"{config.places[name].field('env_file')}: {host.env_file!r}: {error}")
+            said = f"{config.places[name].field('env_file')}: {host.env_file!r}: {error}"
+            if isinstance(error.__cause__, FileNotFoundError):  # as an input without a value: a matter of this server
+                missing[name] = said
+            else:
+                problems.append(said)
             continue
         if server is not None:
             own = server.server_parameters
@@ -98,6 +105,7 @@ def read_config(path: Path) -> ComputerConfig:
         servers=servers,
         problems=tuple(problems),
         env_files=tuple(env_files),
+        missing_env_files=missing,
         without_env_files=config.servers,
     )
 
@@ -174,7 +182,7 @@ def content_of(path: Path) -> bytes:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)  # a device may have no end
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror or type(error).__name__}") from None
+        raise ConfigError(f"cannot be read: {error.strerror or type(error).__name__}") from error
     except ValueError:  # also UnicodeEncodeError
         raise ConfigError("is not the path of a file") from None
     if len(raw) > MAX_FILE_BYTES:

@@ -68,6 +68,8 @@ class InputResolver:
     terminal: Terminal | None = None
 
     def __post_init__(self) -> None:
+        self.missing_env_files: Mapping[str, str] = {}
+        """Those of the running configuration; see `ComputerConfig`."""
         self.redactor = Redactor()
         """It knows the secrets of each server that was resolved."""
         self._kept: Mapping[str, str] = {}
@@ -84,9 +86,12 @@ class InputResolver:
         its own.
 
         Raises, naming the server and each field:
-            CannotRun: placeholders have no value in this environment, or one that makes the parameters invalid.
+            CannotRun: its `env_file` is missing; placeholders have no value in this environment, or one that makes the
+                parameters invalid.
             ConfigError: the program of an input gave no value, or one that makes the parameters invalid.
         """
+        if server.name in self.missing_env_files:
+            raise lint.CannotRun(f"server {server.name!r}: {self.missing_env_files[server.name]}")
         self.redactor.learn(secrets_of(server))
         given = {lint.Placeholder("env", name): self._environ.get(name, "") for name in passed}
         self.redactor.learn(value for each, value in given.items() if is_secret_value(each, None, value))

@@ -78,7 +78,7 @@ def _made_from(config: ComputerConfig, name: str) -> object:
     named = {each.name for each in placeholders if each.kind == "input"} & config.inputs.keys()
     inputs = {name: config.inputs[name].model_dump(exclude={"description"}) for name in named}
     host = _host(config, name).model_dump(exclude=set(HostSettings.LIVE)) if server.type == "stdio" else None
-    return server.type, server.server_parameters, host, inputs
+    return server.type, server.server_parameters, host, inputs, config.missing_env_files.get(name)
 
 
 @dataclass(eq=False)
@@ -101,6 +101,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.events = ServerEvents(self.inputs.redactor)
+        self.inputs.missing_env_files = self.config.missing_env_files
         self._slots = asyncio.Semaphore(self.start_slots)
         self.supervisors = {name: self._supervisor(name) for name in _enabled(self.config)}
         """By name. One object for the life of the fleet, which shows what is configured now."""
@@ -149,7 +150,7 @@ class Fleet:
         changes = changed(self.config, config)
         self.config = config
         self._note_disabled()
-        self.inputs.definitions = config.inputs
+        self.inputs.definitions, self.inputs.missing_env_files = config.inputs, config.missing_env_files
         for name in changes.relabelled:
             self.supervisors[name].relabel(config.servers[name], _host(config, name))
         for name in sorted(changes.removed | changes.restarted):
