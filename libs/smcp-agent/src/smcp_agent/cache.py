@@ -103,6 +103,8 @@ class AnswerCache:
         self._spawn = spawn
         self._kept: dict[Query, _Kept] = {}
         self._changes = 0
+        self.used = False
+        """Whether anything was asked for."""
 
     async def get(
         self,
@@ -114,6 +116,7 @@ class AnswerCache:
     ) -> Answer:
         """The kept answer if it is up to date and at most `max_age` seconds old, else that of `ask`. `keep` tells
         whether an answer may be kept. Raises what `ask` raises."""
+        self.used = True
         kept = self._kept.get(query)
         if kept is not None and (max_age is None or asyncio.get_running_loop().time() - kept.asked_at <= max_age):
             kept.read = True

@@ -282,7 +282,8 @@ class ToolCallMethods:
             finally:
                 self._on_progress.pop(request.req_id, None)
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
-                self._answers.outdate(request.computer, "desktop", "finder")
+                if self._answers.used:
+                    self._answers.outdate(request.computer, "desktop", "finder")
             result = results.call_result(
                 reply,
                 req_id=request.req_id,

@@ -5,7 +5,7 @@ cannot be used, patterns are of the kind that is searched in linear time, and th
 where that would take long.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -41,12 +41,14 @@ class Schema:
         self._validator = jsonschema_rs.validator_for(
             dict(schema), mask="the value", offline=True, pattern_options=jsonschema_rs.RegexOptions()
         )
+        self.is_valid: Final[Callable[[Any], bool]] = self._validator.is_valid
+        """Whether the schema takes a value. Raises UnicodeEncodeError: a name in it holds half of a surrogate pair."""
         self._error = jsonschema_rs.ValidationError
 
     def mistake(self, value: Mapping[str, Any]) -> tuple[list[str], str] | None:
         """The path of the first value that is wrong, and why; None: the schema takes all."""
         try:
-            if self._validator.is_valid(value):
+            if self.is_valid(value):
                 return None
             if self._alternatives * (1 + exact_json.written(value).count(b",")) > MOST_STEPS:
                 return [], "does not fit the schema"

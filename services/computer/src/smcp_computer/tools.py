@@ -145,7 +145,12 @@ class Catalogue:
         if known is None or known[0] is not target.tool:
             # compiled for the first call, as a list may have thousands of tools
             known = self._checks[target.ref] = (target.tool, _schema(target))
-        if (schema := known[1]) is not None and (mistake := schema.mistake(params)) is not None:
+        if (schema := known[1]) is None:
+            return
+        with suppress(UnicodeEncodeError):  # it says nothing about such a value
+            if schema.is_valid(params):
+                return
+        if (mistake := schema.mistake(params)) is not None:
             path, why = mistake
             raise refused(".".join(["params", *path]), why)
 

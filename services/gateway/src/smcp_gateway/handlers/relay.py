@@ -67,8 +67,9 @@ class Relay:
         """Relay a request. Raises NotAllowed (the Agent's key or token is not for that Computer or tool), NotFound (it
         is not in the office), TimedOut, Unavailable (`details.may_have_run`), Internal (see `checked`), TooLarge (see
         `exact_json.check_cost`), BusError, or what the Computer answered."""
-        caller = call.caller
-        office, _, agent = caller.seat
+        caller, office, agent = call.caller, call.caller.office, call.caller.name
+        assert office is not None  # the dispatcher lets only members pass
+        assert agent is not None
         pending = PendingCall(
             session=caller.session,
             office=office,
