@@ -389,5 +389,7 @@ async def test_a_sandbox_shows_only_what_is_allowed(open_to_all: Path, user: str
     assert (found["read"], found["write"], found["hidden"]) == (True, True, False)
     assert found["interfaces"] == ["lo"]
     assert "NoNewPrivs:\t1" in found["status"]
+    before = {name for _, name in socket.if_nameindex()}
     online = await seen(open_to_all, sandbox={**sandbox, "network": True}, user=user)
-    assert online["interfaces"] == [name for _, name in socket.if_nameindex()]
+    stayed = before & {name for _, name in socket.if_nameindex()}  # those of containers come and go
+    assert stayed <= set(online["interfaces"])
