@@ -442,7 +442,11 @@ async def test_a_client_of_an_office_without_computers_is_told_so(era: str) -> N
             )
             gateway.computers["red"] = [tool("echo")]
             await gateway.notify("notify:enter_office", office_id="ofice", computer="red")
-            await eventually(lambda: gateway.seen("client:get_tools"))
+
+            async def is_listed() -> bool:
+                return "no tools" not in await client.text("search_tools", query="x")
+
+            await eventually(is_listed)
             async with office_client(service.office("ofice"), era) as second:
                 assert await second.text("echo") == "echo"
                 assert "no tools" not in (second.client.instructions or "no tools")
