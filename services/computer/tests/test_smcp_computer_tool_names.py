@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -177,6 +178,9 @@ def test_a_file_of_names_that_cannot_be_read_or_written_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "names.json"
+    os.mkfifo(file)
+    assert take_names(file) == NO_NAMES
+    file.unlink()
     with file.open("w") as large:
         large.truncate(LARGEST + 1)
     assert take_names(file) == NO_NAMES
@@ -185,7 +189,7 @@ def test_a_file_of_names_that_cannot_be_read_or_written_is_a_warning(
     assert take_names(file) == NO_NAMES
     write_names(file, name_tools([Offer("git", ["log"])]))
     write_names(Path("/dev/null/names.json"), NO_NAMES)
-    assert [(level, "cannot be" in said) for _, level, said in caplog.record_tuples] == [(logging.WARNING, True)] * 4
+    assert [(level, "cannot be" in said) for _, level, said in caplog.record_tuples] == [(logging.WARNING, True)] * 5
 
 
 def test_names_are_kept_for_one_process_so_that_a_crash_brings_back_no_old_ones(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def take_names(path: Path) -> Names:
     if not path.exists():
         return NO_NAMES
     try:
+        if not path.is_file():
+            raise ValueError("it is no file")  # noqa: TRY301 -- as reading raises; a pipe would be waited for
         text = read_protected(path)
         path.unlink()
         kept = _FILE.validate_python(json.loads(text))
