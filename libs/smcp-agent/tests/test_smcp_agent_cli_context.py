@@ -20,10 +20,27 @@ async def test_desktop_shows_each_window_with_its_text() -> None:
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
         assert await run(gateway, "desktop", "red") == (0, b"window://a/1\none [red]\n\ntwo\n\nwindow://b\n", "")
-        for option, value in (("--window", "window://none"), ("--size", "0")):
-            assert await run(gateway, "desktop", "red", option, value) == (0, b"", "No window to show.\n")
+        assert await run(gateway, "desktop", "red", "--size", "0") == (0, b"", "No window to show.\n")
+        none = "No such window: without --window all are shown.\n"
+        assert await run(gateway, "desktop", "red", "--window", "window://none") == (0, b"", none)
         code, out, _ = await run(gateway, "desktop", "red", "--size", "1", "--json")
         assert (code, json.loads(out)) == (0, {"computer": "red", "desktops": red.desktops[:1]})
+
+
+async def test_desktop_says_how_old_a_window_is_and_how_many_are_missing() -> None:
+    async with fake_gateway() as gateway:
+        red = computer_at(gateway)
+        answer = gateway.answers["client:get_desktop"]
+
+        async def slow(data: JsonObject) -> Any:
+            return {**await answer(data), "a2c_ages": [0, 12.3], "a2c_missing": 1}
+
+        gateway.answers["client:get_desktop"] = slow
+        _, _, hints = await run(gateway, "desktop", "red")
+        assert hints == "Read 12 s ago: its MCP server is slow.\nWindows that could not be read: 1.\n"
+        _, out, _ = await run(gateway, "desktop", "red", "--json")
+        shown = {"computer": "red", "desktops": red.desktops, "a2c_ages": [0, 12.3], "a2c_missing": 1}
+        assert json.loads(out) == shown
 
 
 @pytest.mark.rule("finder.navigation.step_1.filters")

@@ -213,7 +213,8 @@ async def desktop(
 ) -> Answer:
     """What the windows of a Computer show."""
     shown = await agent.get_desktop(computer, size=size, window=window)
-    return Answer({"computer": computer, "desktops": shown["desktops"]}, lambda: output.print_desktop(shown))
+    found = {"computer": computer, **{name: value for name, value in shown.items() if name != "req_id"}}
+    return Answer(found, lambda: output.print_desktop(shown, window))
 
 
 @asks("asking {computer} for its documents")

@@ -174,7 +174,7 @@ def show_progress(shown: Progress, note: ToolProgress) -> None:
     shown.update(task.id, description=words, completed=note.progress, total=note.total)
 
 
-def print_desktop(desktop: JsonObject) -> None:
+def print_desktop(desktop: JsonObject, only: str | None) -> None:
     shown = windows(desktop)
     for number, window in enumerate(shown):
         if number:
@@ -184,8 +184,10 @@ def print_desktop(desktop: JsonObject) -> None:
             print_hint(f"Read {window.age:.0f} s ago: its MCP server is slow.")
         if window.text:
             typer.echo(plain(window.text))
-    if not shown:
-        print_hint("No window to show.")
+    if missing := desktop.get("a2c_missing"):
+        print_hint(f"Windows that could not be read: {missing}.")
+    elif not shown:
+        print_hint("No window to show." if only is None else "No such window: without --window all are shown.")
 
 
 def print_documents(page: JsonObject, offset: int) -> None:
