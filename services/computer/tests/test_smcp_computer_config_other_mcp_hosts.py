@@ -92,6 +92,7 @@ def test_the_shape_of_the_page_is_read() -> None:
         ({"url": "http://x/sse"}, "sse"),
         ({"url": "http://x/sse", "type": "http", "timeout": "PT5S"}, "streamable"),
         ({"url": "http://x/mcp", "type": "streamable-http"}, "streamable"),
+        ({"url": "http://x/mcp", "type": "streamableHttp"}, "streamable"),
         ({"url": "http://x/mcp", "type": "sse", "timeout": 30}, "sse"),
         ({"command": "x"}, "stdio"),
     ],
@@ -179,7 +180,6 @@ def test_a_server_that_another_host_switches_off_is_off_here(off: dict[str, bool
     ("field", "value"),
     [
         ("autoApprove", ["*"]),
-        ("alwaysAllow", ["a", "*"]),
         ("autoApprove", True),
         ("trust", True),
         ("includeTools", ["a"]),
@@ -193,6 +193,13 @@ def test_what_would_approve_or_confine_tools_and_is_not_read_is_a_warning(field:
     (warning,) = config.warnings
     assert warning.startswith(f"mcpServers.x.{field}: ")
     assert config.servers["x"].tool_meta == {}
+
+
+def test_a_star_among_approved_tools_is_a_warning_and_those_that_are_named_are_approved() -> None:
+    config = flat({"command": "x", "alwaysAllow": ["a", "*"]})
+    (warning,) = config.warnings
+    assert warning.startswith("mcpServers.x.alwaysAllow: approves the tools that it names alone")
+    assert {name: meta.auto_apply for name, meta in config.servers["x"].tool_meta.items()} == {"a": True}
 
 
 def test_an_unknown_field_is_a_warning_and_one_that_resembles_ours_has_a_hint() -> None:

@@ -152,6 +152,33 @@ async def test_a_list_of_tools_that_is_none_ends_no_server(tools: Any) -> None:
         assert (odd.status().restarts, odd.status().warnings) == (0, ())
 
 
+async def test_a_ready_server_that_cannot_list_its_tools_again_keeps_them_until_it_can(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failed = json.dumps({"jsonrpc": "2.0", "id": "$ID", "error": {"code": -32603, "message": "busy"}})
+    async with running(limits=Limits(silence_s=2.0), odd=configs.stdio("scripted")) as servers:
+        odd = servers["odd"]
+        text = failed.replace('"$ID"', "$ID")
+        runs = asyncio.create_task(call(odd, "script", method="tools/list", text=text, hold=True))
+        await eventually(lambda: odd.warnings or runs.done())
+        why = "its tools are shown as it listed them before: it refused the request (MCP error -32603)"
+        assert (odd.state, names(odd), odd.warnings) == (State.READY, ["script"], (why,))
+        await eventually(lambda: not odd.warnings)  # it is asked again by itself
+        await call(odd, "script", method="prompts/list", text="")
+        assert await runs == {"content": []}
+        assert odd.status().restarts == 0
+    assert caplog.messages.count(f"MCP server 'odd': {why}") == 1
+
+
+async def test_a_setting_for_a_tool_that_is_left_out_is_no_unknown_name(tmp_path: Path) -> None:
+    file = tmp_path / "answers"
+    file.write_text(json.dumps({"tools/list": tools_answer([INVALID[0][0], GOOD])}))
+    odd = configs.stdio("scripted", "--answers", str(file), forbidden_tools=["bare"])
+    async with running(limits=Limits(strict=True), odd=odd) as servers:
+        assert servers["odd"].warnings == (INVALID[0][1],)
+        assert names(servers["odd"]) == ["good"]
+
+
 async def test_thousands_of_tools_are_listed() -> None:
     async with running(wild=configs.hostile("--tools", "5000"), calm=configs.hostile()) as servers:
         assert len(servers["wild"].tools) == 5001

@@ -173,7 +173,7 @@ def _models(union: Any) -> dict[str, type[BaseModel]]:
 
 SERVER_MODELS: Final = _models(MCPServerConfig)
 INPUT_MODELS: Final = _models(MCPServerInput)
-TYPES: Final = {"http": "streamable", "streamable-http": "streamable"}
+TYPES: Final = dict.fromkeys(("http", "streamable-http", "streamableHttp"), "streamable")
 """Types of servers, by what other hosts call them."""
 TOP_LEVEL: Final = ("servers", "inputs", DEFAULTS)
 _UNKNOWN: Final = "is not a known field"

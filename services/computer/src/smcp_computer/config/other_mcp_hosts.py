@@ -110,11 +110,12 @@ def _read_switches(own: OwnServer) -> None:
     body = own.body
     for key in ("autoApprove", "alwaysAllow"):
         names, meta = body.pop(key, []), body.get("tool_meta", {})
-        if not isinstance(names, list) or "*" in names:
-            why = 'is ignored: name each tool, or approve all by "default_tool_meta": {"auto_apply": true}'
-            own.mistakes += [(key, why)] if names is not False else []
-        elif names and isinstance(meta, dict):
-            body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
+        named = [name for name in names if name != "*"] if isinstance(names, list) else []
+        if names not in (named, False):
+            why = 'approves the tools that it names alone: approve all by "default_tool_meta": {"auto_apply": true}'
+            own.mistakes.append((key, why))
+        if named and isinstance(meta, dict):
+            body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in named}, **meta}
     for key in ("disabledTools", "excludeTools"):
         forbidden = body.get("forbidden_tools", [])
         if not isinstance(body.get(key, []), list):

@@ -71,6 +71,8 @@ class Listed(NamedTuple, Generic[Item]):
 
     items: tuple[Item, ...]
     problems: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """The names of tools that were left out."""
 
 
 @dataclass(eq=False)

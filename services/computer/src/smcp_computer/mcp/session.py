@@ -134,15 +134,18 @@ class ServerConnection:
             del items[MAX_TOOLS:]
             problems.append(f"its list of tools is too long; only the first {len(items)} are used")
         tools: list[types.Tool] = []
+        left_out: list[str] = []
         for item in items:
             try:
                 tools.append(self._tool(item))
             except ValueError as error:
+                name = item.get("name") if isinstance(item, dict) else None
+                left_out += [name] if isinstance(name, str) else []
                 if len(problems) < MOST_WARNINGS:
-                    problems.append(self._left_out(item, error))
+                    problems.append(self._left_out(name, error))
         if self.is_modern and self.over_http:
             self._parameter_headers = {tool.name: inbound.x_mcp_header_map(tool.input_schema) for tool in tools}
-        return Listed(tuple(tools), tuple(problems))
+        return Listed(tuple(tools), tuple(problems), tuple(left_out))
 
     def _tool(self, item: object) -> types.Tool:
         """Raises ValueError: it is not valid, or MCP 2026 forbids to use it."""
@@ -152,8 +155,7 @@ class ServerConnection:
             raise ValueError(why)
         return tool
 
-    def _left_out(self, item: object, error: ValueError) -> str:
-        name = item.get("name") if isinstance(item, dict) else None
+    def _left_out(self, name: object, error: ValueError) -> str:
         which = f"its tool {name!r}" if isinstance(name, str) else "a tool without a name"
         why = malformed(error).message if isinstance(error, ValidationError) else error
         return printable(self.watch.redactor.shown(f"{which} is not valid, and left out: {why}"))

@@ -316,6 +316,12 @@ class Supervisor:
             self._is_outdated = True
             await self._check(connection)
             return
+        except MCPError as error:
+            why = connection.translated(error).what
+            if connection.watch.refused or connection.watch.ended.is_set():
+                raise
+            self._is_outdated = True  # it is asked again when it has been silent for a while
+            tools = self._listed._replace(problems=(f"its tools are shown as it listed them before: it {why}",))
         if tools != self._listed:
             self._offer(tools)
             self.on_change()
@@ -348,7 +354,7 @@ class Supervisor:
 
     def _offer(self, listed: Listed[types.Tool]) -> None:
         self._listed = listed
-        names = [tool.name for tool in listed.items]
+        names = [*(tool.name for tool in listed.items), *listed.left_out]
         unknown = unknown_tools(self.config, self.host, names)
         if {*unknown} != self._misnamed.keys():
             self._misnamed = {each: no_tool(*each, names) for each in unknown}
