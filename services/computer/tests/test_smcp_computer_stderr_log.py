@@ -226,6 +226,21 @@ async def test_a_secret_at_the_end_of_what_is_shown_of_a_long_line_is_found(capl
     assert "canary" not in line
 
 
+async def test_an_answer_to_the_handshake_that_is_not_valid_is_told_without_a_part_of_a_secret_in_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "canary-" + 100 * "7"
+    answer = {"protocolVersion": "2025-06-18", "capabilities": secret, "serverInfo": {"name": "s", "version": "1"}}
+    text = json.dumps({"jsonrpc": "2.0", "id": "$ID", "result": answer}).replace('"$ID"', "$ID")
+    (tmp_path / "answers").write_text(json.dumps({"initialize": text}))
+    server = configs.stdio("scripted", "--answers", str(tmp_path / "answers"), env={"KEY": secret})
+    async with supervised(server) as box:
+        await eventually(lambda: box.reason)
+        assert box.reason == "sent an answer that is not valid: capabilities: must be an object"
+    assert any(box.reason in line for line in shown(caplog))
+    assert "canary" not in caplog.text
+
+
 async def _pid(box: Supervisor) -> int:
     result = await box.call("pid", {}, timeout=20.0)
     return int(result["content"][0]["text"])

@@ -16,6 +16,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from smcp_bus import exact_json
 from smcp_computer.mcp.errors import ABOVE_LIMIT, ROOM, TOO_MANY_VALUES, ServerFailed
@@ -28,7 +29,9 @@ from smcp_computer.mcp.stdio import stdio_transport
 from smcp_computer.redaction import Redactor
 from smcp_computer.settings import HostSettings
 from smcp_proto.errors import TooLarge
+from smcp_proto.printable import printable
 from smcp_proto.schemas import config as schemas
+from smcp_proto.validation import malformed
 
 Negotiation = Literal["auto", "legacy"]
 _CLIENT: Final = types.Implementation(name="smcp-computer", version=version("smcp-computer"))
@@ -99,7 +102,7 @@ async def connect(
         client_info=_CLIENT,
         cache=None,
     )
-    async with refused_by_http(watch), client:
+    async with named_failures(watch), client:
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         over_http = not isinstance(server, schemas.MCPServerStdioConfig)
         connection = ServerConnection(client, watch, limits.max_message, max(answer_s, REQUEST_S), over_http)
@@ -186,13 +189,17 @@ async def _streamable(
 
 
 @asynccontextmanager
-async def refused_by_http(watch: Watch) -> AsyncIterator[None]:
-    """Names the status of HTTP, which the SDK's error leaves out."""
+async def named_failures(watch: Watch) -> AsyncIterator[None]:
+    """Names the status of HTTP, which the SDK's error leaves out, and the field of an answer that is not valid:
+    pydantic's text quotes values in part, in which no secret would be found."""
     try:
         yield
     except Exception as error:
-        if watch.refused and isinstance(first_of(error), MCPError):
+        first = first_of(error)
+        if watch.refused and isinstance(first, MCPError):
             raise ServerFailed(watch.refused) from None
+        if isinstance(first, ValidationError):
+            raise ServerFailed(f"sent an answer that is not valid: {printable(malformed(first).message)}") from None
         raise
 
 
