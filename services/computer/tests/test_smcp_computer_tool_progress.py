@@ -15,15 +15,12 @@ from smcp_agent import SmcpAgent, ToolProgress
 from smcp_bus.tool_progress import ProgressThrottle, note_counts
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import open_gateway_computer
-from smcp_computer.handlers import tool_call
 from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_computer.settings import ComputerSettings
-from smcp_computer.terminal import Terminal
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import running
-from smcp_testing.terminal_user import terminal_user
 from smcp_testing.waiting import eventually
 
 
@@ -93,21 +90,3 @@ async def test_progress_reaches_the_agent_over_two_gateways(nats_url: str, tmp_p
         heard.clear()
         assert (await agent.call_tool("box", "progress", {"steps": 3})).text == "done"
         assert heard == []
-
-
-async def test_an_agent_that_reads_progress_learns_that_its_call_waits_for_approval(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tool_call, "WAITS_S", 0.05)
-    heard: list[ToolProgress] = []
-    async with AsyncExitStack() as stack:
-        world = await stack.enter_async_context(gateway_world(nats_url))
-        user = await stack.enter_async_context(terminal_user())
-        terminal, servers = Terminal(user.device), {"tools": configs.stdio()}
-        computer = native_computer(world, "office", "box", servers, terminal=terminal, confirm="ask")
-        await stack.enter_async_context(computer)
-        agent = await stack.enter_async_context(SmcpAgent(world.url, office="office", name="anna"))
-        calling = asyncio.create_task(agent.call_tool("box", "add", {"a": 1, "b": 2}, on_progress=heard.append))
-        await eventually(lambda: [note.message for note in heard] == ["waits for approval at its Computer"])
-        user.types("y\n")
-        assert not (await calling).is_error

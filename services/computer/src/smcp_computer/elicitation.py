@@ -28,7 +28,7 @@ from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone
 from smcp_computer.tools import Target
 from smcp_proto import tool_results
 from smcp_proto.printable import printable, printable_json
-from smcp_proto.schemas.tools import ToolCallReq, ToolProgress
+from smcp_proto.schemas.tools import ToolCallReq
 from smcp_proto.validation import refused
 
 if TYPE_CHECKING:
@@ -276,11 +276,6 @@ class ToolCall:
         """Its result: the tool failed, or was `refused`."""
         self.record.ended(outcome, str(why))
         return tool_results.failed(f"the tool {self.request.tool_name!r} {why}")
-
-    def report_waiting(self) -> None:
-        """Send a note of progress, if the Agent reads them. Only one: MCP requires `progress` to grow each time."""
-        if self.running.progress is not None:
-            self.running.progress.take(ToolProgress(progress=0, message="waits for approval at its Computer"))
 
     def close(self) -> None:
         for _, answer in self.unanswered.values():

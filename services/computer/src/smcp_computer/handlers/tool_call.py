@@ -32,8 +32,6 @@ INPUT_REQUIRED: Final = "input_required"
 CHANGED: Final = "was not run: the tool or the Computer's configuration changed while the call waited"
 AGAIN_S: Final = 0.25
 """The pause before a call is repeated for a server that elicits nothing; the SDK's own client waits at most as long."""
-WAITS_S: Final = 1.0
-"""Seconds after which an Agent that reads progress gets a note that its call waits for approval."""
 RECENT: Final = 50
 """Calls of each MCP server, and of tools of none, that are remembered for the user."""
 
@@ -255,13 +253,11 @@ class ToolCalls:
 
     async def _once_confirmed(self, call: elicitation.ToolCall, target: Target) -> dict[str, Any]:
         call.record.asking = True
-        telling = asyncio.get_running_loop().call_later(WAITS_S, call.report_waiting)
         try:
             refusal = await self._confirmed(call, target)
         except ApprovalNeeded as error:
             return call.open(elicitation.approval(str(error)), is_approval=True)
         finally:
-            telling.cancel()
             call.record.asking = False
         if refusal is None:
             await target.supervisor.available(call.running.limit)
