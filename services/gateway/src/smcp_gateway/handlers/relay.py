@@ -41,12 +41,10 @@ from smcp_proto.validation import malformed, refused
 _below: Final = partial(use_span, record_exception=False, set_status_on_exception=False)
 
 WAIT_S: Final = 4.5
-"""How long a request waits for a member that nobody answers for (seconds); counted anew where the Computer moves."""
+"""How long a request waits for NATS, or a member that nobody answers for (s); counted anew where the Computer moves."""
 FIND_S: Final = 0.5
 """How long a registry may take to say, at the end of that, whether the member moves (seconds). Of one that was moving
 it is asked for `WAIT_S`: a registry that is slow for a moment must not end a wait that may take 30 s."""
-RECONNECT_S: Final = 0.6
-"""How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
 DEEPEST: Final = 200
 """Levels of an answer, as many as `exact_json.read` takes: clients' readers of JSON have bounds, too."""
 _LOOKED_FOR: Final = tool_results.FAILURE_FIELDS | {"code", "message"}
@@ -202,8 +200,7 @@ class Relay:
             refusal = offline or Unavailable("the Computer is not available now", details={"may_have_run": False})
             now = self._loop.time()
             first = until is None
-            one_node = len(self.computers.bus.servers) <= 1
-            until = until or now + (RECONNECT_S if offline is not None and one_node else WAIT_S)
+            until = until or now + WAIT_S
             if first or now >= until:
                 if offline is None:
                     with _below(span):
