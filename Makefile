@@ -139,7 +139,7 @@ bench: setup  ## Compare with the published server and a bare echo, side by side
 
 .PHONY: demo
 demo: setup  ## Call tools of real MCP servers while one of two gateways is killed: every call returns
-	$(BIN)/smcp demo
+	$(BIN)/python -m bench.demo
 
 .PHONY: up
 up: setup  ## Run the whole system on this machine until ctrl-C

@@ -1,14 +1,18 @@
 """Public MCP servers of npm and PyPI in a world where every part is a process, and the demo with them."""
 
 import asyncio
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from smcp_testing.waiting import eventually
 from tests.e2e.scenarios import npm_servers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import World
@@ -71,7 +75,8 @@ def test_the_demo_prints_both_results_and_loses_no_call_when_a_gateway_is_killed
     if not (REPOSITORY / ".git").exists():
         pytest.skip("these sources are no git repository")
     told = subprocess.run(
-        [Path(sys.executable).parent / "smcp", "demo", "--repository", REPOSITORY],
+        [sys.executable, "-m", "bench.demo"],
+        cwd=REPOSITORY,
         check=False,
         capture_output=True,
         text=True,
@@ -85,3 +90,28 @@ def test_the_demo_prints_both_results_and_loses_no_call_when_a_gateway_is_killed
     killed = re.search(r"with (\d+) calls in flight.* all (\d+) returned.* none failed", said)
     assert killed is not None, told.stdout
     assert killed[1] == killed[2] == "8"
+
+
+async def test_ctrl_c_ends_the_demo_with_all_that_it_started(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.demo"]
+    env = {**os.environ, "TMPDIR": str(tmp_path), "UV_OFFLINE": "1"}
+    with subprocess.Popen(command, cwd=REPOSITORY, env=env, start_new_session=True, stderr=subprocess.PIPE) as demo:
+        started = psutil.Process(demo.pid)
+        await eventually(
+            lambda: any("nats-server" in each.name() for each in started.children(recursive=True)), timeout=60
+        )
+        children = started.children(recursive=True)
+        os.killpg(demo.pid, signal.SIGINT)
+        _, said = demo.communicate(timeout=60)
+    assert demo.returncode == 1
+    assert said.decode().splitlines()[-1] == "stopped before its end"
+    assert b"Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+    await eventually(lambda: not any(map(lives, children)))
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

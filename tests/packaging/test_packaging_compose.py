@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from bench.demo import COMPUTER, OFFICE
 from smcp_auth.client_addresses import read_networks
 from smcp_computer.config.file import load_config
 from smcp_computer.settings import ComputerSettings
@@ -18,7 +19,6 @@ from smcp_gateway.settings import GatewaySettings
 from smcp_mcp.auth import METADATA
 from smcp_mcp.settings import McpSettings, check_access
 from smcp_service.settings import ServiceSettings, load_settings
-from smcp_standalone.demo import COMPUTER, OFFICE
 from smcp_standalone.nats_server import read_model
 from smcp_testing.waiting import eventually
 from tests.e2e.worlds.engine import docker, require_engine

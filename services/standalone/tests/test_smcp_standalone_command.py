@@ -281,12 +281,6 @@ def test_nats_config_writes_where_it_is_told_and_says_what(tmp_path: Path) -> No
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_demo_says_when_there_is_no_repository(tmp_path: Path) -> None:
-    told = smcp("demo", "--repository", str(tmp_path))
-    assert told.returncode == 1
-    assert "is in no git repository" in told.stderr
-
-
 async def test_up_lets_its_own_user_in_by_the_key_of_the_run_and_nobody_else(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,6 @@ import psutil
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_service.lifecycle import FAILED
-from smcp_standalone.demo import until_stopped
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 
@@ -78,42 +76,3 @@ async def test_ctrl_c_during_a_call_says_what_is_waited_for_and_a_second_one_end
         assert await process.exit_code() == 1
         if sys.platform == "linux":
             await eventually(lambda: not any(child.is_running() for child in children))
-
-
-@pytest.mark.parametrize("impatient", [False, True])
-async def test_ctrl_c_ends_the_demo_however_often(tmp_path: Path, impatient: bool) -> None:
-    env = {"TMPDIR": str(tmp_path), "UV_OFFLINE": "1"}
-    async with service_process(SMCP, "demo", "--repository", str(Path(__file__).parent), env=env) as process:
-
-        def children() -> list[psutil.Process]:
-            return psutil.Process(process.pid).children(recursive=True)
-
-        await eventually(lambda: any("nats-server" in child.name() for child in children()), timeout=60)
-        started = children()
-        assert left(tmp_path)
-        process.signal(signal.SIGINT)
-        ended = asyncio.create_task(process.exit_code())
-        while impatient and not ended.done():
-            process.signal(signal.SIGINT)
-            await asyncio.wait({ended}, timeout=0.05)
-        assert await ended in ((1, -signal.SIGINT) if impatient else (1,))  # Python itself may hear the last one
-        if sys.platform == "linux":
-            await eventually(lambda: not any(child.is_running() for child in started))
-        assert impatient or left(tmp_path) == []
-        assert "Traceback" not in "\n".join(str(line) for line in process.log)
-
-
-async def test_a_demo_that_is_stopped_has_failed_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    ended, stop = asyncio.Event(), asyncio.Event()
-
-    async def demonstration() -> None:
-        stop.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    async with asyncio.timeout(10):
-        assert await until_stopped(stop, demonstration()) == FAILED
-    assert ended.is_set()
-    assert capsys.readouterr() == ("", "stopped before its end\n")

@@ -1,6 +1,5 @@
 """The command `smcp`: the whole system for a newcomer, and what an operator needs to spread it out."""
 
-import asyncio
 import json
 import os
 import shlex
@@ -15,9 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
-from smcp_service.lifecycle import run
-from smcp_service.logging import configure_logging
-from smcp_service.telemetry import open_telemetry
 from smcp_standalone import audit_command, nats_server, operator_commands
 
 if TYPE_CHECKING:
@@ -123,28 +119,6 @@ def run_up(
         )
 
 
-@app.command("demo")
-def run_demo(
-    repository: Annotated[
-        Path | None, typer.Option(help="The git repository whose log is shown (default: the one here).")
-    ] = None,
-) -> None:
-    """Start everything, let an Agent call two public MCP servers, and show what came back."""
-    from smcp_computer.mcp.process import kill_children  # noqa: PLC0415 -- as for `up`
-    from smcp_standalone import demo  # noqa: PLC0415 -- as for `up`
-    from smcp_standalone.settings import up_directory  # noqa: PLC0415 -- as for `up`
-
-    configure_logging("smcp-demo", level="warning")
-    chosen = demo.find_repository((repository or Path()).absolute())
-    with up_directory(None) as directory:
-
-        async def main(stop: asyncio.Event) -> int:
-            async with open_telemetry("smcp-demo"):
-                return await demo.until_stopped(stop, demo.demo(chosen, directory))
-
-        raise typer.Exit(run(main, at_once=kill_children))
-
-
 @app.command("nats-config")
 def nats_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The offices and hosts (YAML).")],
@@ -165,6 +139,7 @@ def _ready_line(system: "System") -> str:
     file, seat = key_file(system.url), system.computer.seat
     said: dict[str, object] = {
         "url": system.url,
+        "nats_url": system.nats.url,
         "mcp_url": system.mcp_url,
         "office": seat.office,
         "computer": seat.computer,
