@@ -38,6 +38,7 @@ CANARIES: Final = {
     "key": "c4nary-key-26",
     "script": "c4naryscript27x",
     "input": "c4naryinput28x",
+    "long": f"c4narylong29/{'x' * 100}",
 }
 """By where they are in the configuration. Their first part is the same in all escapes but base64."""
 
@@ -101,6 +102,8 @@ def configuration(directory: Path, url: str) -> dict[str, Any]:
                 "url": f"{url}/refused/{secrets}?key={CANARIES['query']}",
                 "headers": {"X-Literal": CANARIES["header"]},
             },
+            "garbled": {"url": f"{url}/garbled", "headers": {"X-Long": CANARIES["long"]}},
+            "deaf": {"type": "sse", "url": f"{url}/events/{secrets}?key={CANARIES['query']}"},
             "away": {
                 "type": "sse",
                 "url": f"http://{CANARIES['user']}@127.0.0.1:9/${{input:asked}}?k={CANARIES['query']}",
@@ -122,12 +125,22 @@ def configuration(directory: Path, url: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def refusing() -> AsyncIterator[str]:
-    """A server that answers 500, with all that it was sent."""
+    """A server that answers 500, with all that it was sent. Two paths differ: `/garbled` repeats a header, as JSON;
+    `/events` sends events, the first of which has its own URL for messages."""
 
-    async def refuse(request: web.Request) -> web.Response:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        if request.path == "/garbled":
+            return web.json_response(request.headers["X-Long"])
+        if request.path.startswith("/events") and request.method == "GET":
+            events = web.StreamResponse(headers={"content-type": "text/event-stream"})
+            await events.prepare(request)
+            await events.write(f"event: endpoint\ndata: {request.raw_path}\n\n".encode())
+            await closing.wait()
+            return events
         said = f"{request.url} {dict(request.headers)}"
         return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, reason=quote(said)[:200], text=said)
 
+    closing = asyncio.Event()
     app = web.Application()
     app.router.add_route("*", "/{any:.*}", refuse)
     runner = web.AppRunner(app)
@@ -138,6 +151,7 @@ async def refusing() -> AsyncIterator[str]:
         host, port = runner.addresses[0]
         yield f"http://{host}:{port}"
     finally:
+        closing.set()
         await runner.cleanup()
 
 
@@ -188,6 +202,8 @@ async def test_no_canary_is_in_logs_files_spans_metrics_acks_and_states(nats_url
         for written in state.rglob("*.log*"):
             told[written.name] = written.read_text(encoding="utf-8")
     assert {name: found for name, text in told.items() if (found := found_in(text))} == {}
+    assert "answered with the MCP error -32700 (the answer cannot be read)" in told["log"]
+    assert "did not take a message: it answered 500" in told["log"]
     for name in ("log", "get_config", "get_status", "fail", "refuse", "leaky.log", "dies.log", "/status", "/history"):
         assert "<redacted>" in told[name], name
 

@@ -150,6 +150,7 @@ def test_libraries_that_log_payloads_are_kept_quiet(level: Any) -> None:
     for name in ("engineio.server", "socketio.server", "socketio.client", "mcp.client.stdio", "httpx"):
         logging.getLogger(name).info("payload %s", "the tool's arguments")
         logging.getLogger(name).debug("payload %s", "the tool's arguments")
+    logging.getLogger("mcp.client.streamable_http").error("cannot parse %s", "an answer with the tool's arguments")
 
     assert not stream.getvalue()
 

@@ -22,10 +22,13 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from smcp_service.settings import LogFormat, LogLevel
 
-# These log whole packets, messages or URLs below `warning`; they would put tool arguments and secrets into the logs.
-_PAYLOAD_LOGGERS: Final = (
-    *("engineio", "socketio", "mcp", "httpx", "httpx2", "httpcore", "httpcore2", "urllib3", "aiohttp.access"),
-)
+# These log whole packets, messages or URLs below these levels; they would put tool arguments and secrets into the logs.
+# Of the MCP SDK's client a Computer tells each failure itself.
+_PAYLOAD_LOGGERS: Final = {
+    **dict.fromkeys(("engineio", "socketio", "mcp", "httpx", "httpx2"), logging.WARNING),
+    **dict.fromkeys(("httpcore", "httpcore2", "urllib3", "aiohttp.access"), logging.WARNING),
+    "mcp.client": logging.CRITICAL,
+}
 
 WRITTEN_BY: Final = "written_by"
 """The `extra` of a line that a child process wrote, with the child's name: a terminal shows `name │ line`."""
@@ -103,8 +106,8 @@ class Level:
         self.name = level
         number = logging.getLevelNamesMapping()[level.upper()]
         logging.getLogger().setLevel(number)
-        for name in _PAYLOAD_LOGGERS:
-            logging.getLogger(name).setLevel(max(number, logging.WARNING))
+        for name, least in _PAYLOAD_LOGGERS.items():
+            logging.getLogger(name).setLevel(max(number, least))
 
 
 LEVEL: Final = Level()

@@ -230,6 +230,8 @@ class Watch:
             case JSONRPCResponse(result=result):
                 message.result = self._redacted(result)
             case JSONRPCError(error=error) if not isinstance(error.data, ServerError):
+                if "input_value=" in error.message:  # pydantic quotes a part, in which no secret would be found
+                    error.message = "the answer cannot be read"
                 try:
                     error.data = self.redactor.redact_json(error.data)
                     error.message = str(self.redactor.redact_json(error.message))
