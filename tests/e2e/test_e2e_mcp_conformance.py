@@ -1,4 +1,4 @@
-"""MCP's conformance suite against `smcp-mcp`, with the MCP server that it expects behind a Computer.
+"""MCP's conformance suite against `smcp-mcp` and `smcp-agent mcp`, with the MCP server it expects behind a Computer.
 
 `mcp_conformance.yaml` lists what does not pass, and why. The suite wants a newer Node.js than many systems have: npm
 brings it.
@@ -14,7 +14,7 @@ import pytest
 from smcp_testing.mcp_servers import configs
 from tests.e2e.scenarios.mcp_service import mcp_service
 from tests.e2e.scenarios.npm_servers import NPM
-from tests.e2e.worlds.layout import Place
+from tests.e2e.worlds.layout import Place, command
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import World
 
@@ -69,6 +69,15 @@ async def test_an_office_meets_the_requirements_of_mcp(world: World, tmp_path: P
         async with mcp_service(world, tmp_path) as url:
             office = f"{url}/mcp/conformance-{REVISIONS[revision]}"
             assert await failures(office, revision, "--expected-failures", EXCEPTIONS) == ""
+
+
+async def test_the_bridge_over_stdio_meets_the_requirements_of_mcp(world: World, tmp_path: Path) -> None:
+    exceptions = tmp_path / "exceptions.yaml"  # the suite speaks HTTP alone, which the bridge does not: no sessions
+    exceptions.write_text(EXCEPTIONS.read_text() + "  - server-sse-multiple-streams\n")
+    office = ("--url", world.url(0), "--office", "conformance-2025", "--tools", "all")
+    with world.telling():
+        async with configs.over_http(command("smcp-agent"), "mcp", *office) as bridge:
+            assert await failures(bridge.url, "2025-11-25", "--expected-failures", exceptions) == ""
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

@@ -200,6 +200,11 @@ def http_conformance() -> HttpServer:
     return HttpServer("streamable", [], "conformance")
 
 
+def over_http(*program: str) -> HttpServer:
+    """A server that a program is over a pipe, over Streamable HTTP while the body runs; see `over_http`."""
+    return HttpServer("streamable", ["--", *program], "over_http")
+
+
 def http_raw(kind: Literal["streamable", "sse"], *, plain: bool = False) -> HttpServer:
     """A raw server over HTTP while the body runs; see `raw`."""
     return HttpServer(kind, ["--plain"] if plain else [], "raw")
