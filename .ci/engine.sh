@@ -30,7 +30,7 @@ engine_start() {
     fi
     local waited=0
     engine_directory="$(mktemp -d)"
-    # Its own data and socket: what another engine left on this machine is no business of this run. Addresses of its own for its bridge:
+    # Its own data and socket: what another engine left on this machine does not concern this run. Addresses of its own for its bridge:
     # the network of a container whose engine was killed stays on it, and answers in place of a new container with the same address. The
     # root as parent of the containers' groups: below /docker all of them together get as much of the processors as one process outside,
     # and start minutes late.

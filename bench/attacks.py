@@ -136,7 +136,7 @@ async def requests_of_lists(target: Target) -> None:
 
 
 async def polled_lists(target: Target) -> None:
-    """A message that is no packet of Socket.IO, of a client that polls."""
+    """A message that is not a packet of Socket.IO, of a client that polls."""
     async with aiohttp.ClientSession() as http:
         url = f"{target.url}/socket.io/?EIO=4&transport=polling"
         async with http.get(url) as opened:

@@ -146,7 +146,7 @@ def _shared() -> Document:
 
 
 def _example(example: Mapping[str, Any], part: str) -> Document:
-    # an acknowledgement that is no object stands at its own message
+    # an acknowledgement that is not an object stands at its own message
     return {"examples": [{"payload": example[part]}]} if isinstance(example.get(part), dict) else {}
 
 

@@ -14,10 +14,10 @@ document is written from the gateway's side: what it receives and what it sends.
 
 Every request that asks for an acknowledgement gets one. On Socket.IO an acknowledgement is one argument: the reply,
 `null`, the array `[true, null]`, `[false, "why"]` or `[false, "why", details]`, or a flat error. If a tool
-fails, the reply is no error but a `CallToolResult` with `isError: true`. Its `meta` has `a2c_timeout`,
+fails, the reply is not an error but a `CallToolResult` with `isError: true`. Its `meta` has `a2c_timeout`,
 `a2c_cancelled`, `a2c_result_expired` or `a2c_input_required` if that is the reason.
 
-Structures allow fields that they do not know, and a relay keeps them. Types are strict: a string is no integer. A
+Structures allow fields that they do not know, and a relay keeps them. Types are strict: a string is not an integer. A
 field that may be absent is absent rather than null.
 """
 

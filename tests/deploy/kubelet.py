@@ -82,7 +82,7 @@ class Kubelet:
         return directory
 
     def _lay_out(self, container: Container, name: str, places: Mapping[str, str]) -> None:
-        """Where it is no volume of the pod, it is one that is claimed, and empty."""
+        """Where it is not a volume of the pod, it is one that is claimed, and empty."""
         found = [each for each in pod(container.workload)["volumes"] if each["name"] == name]
         for file, content in self._files(*found).items() if found else ():
             text = content.decode()

@@ -33,7 +33,7 @@ HOME_IN_IMAGES: Final = "/var/lib/smcp"
 
 
 def settings_of(container: Object) -> type[ServiceSettings] | None:
-    """What a container's command reads; None: it is no service of ours."""
+    """What a container's command reads; None: it is not a service of ours."""
     return SETTINGS.get(command_of(container))
 
 

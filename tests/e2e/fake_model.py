@@ -100,7 +100,7 @@ class FakeModel:
         tools = dict(map(name_and_schema, asked["tools"]))
         legal = all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in tools)
         if not legal or self._tool not in tools or any(schema["type"] != "object" for schema in tools.values()):
-            raise web.HTTPBadRequest(text=f"these are no tools: {asked['tools']}")
+            raise web.HTTPBadRequest(text=f"these are not tools: {asked['tools']}")
         return asked
 
     def _said(self, results: list[Json], call_id: str, content: str) -> str:

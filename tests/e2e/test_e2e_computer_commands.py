@@ -189,7 +189,7 @@ async def test_smcp_up_names_unknown_tools_and_answers_commands_beside_another_c
         up = (Path(COMMAND).with_name("smcp"), "up", "--port", "0", "--config", file)
         async with service_process(*up, env={"SMCP_LOG_FORMAT": "json", "XDG_STATE_HOME": here.state}) as process:
             await eventually(lambda: "ctrl-C stops everything." in process.output, timeout=PATIENCE_S)
-            warning = "box: forbidden_tools: 'ecko': did you mean 'echo'? It is no tool of this server"
+            warning = "box: forbidden_tools: 'ecko': did you mean 'echo'? It is not a tool of this server"
             assert f"  Warning            {warning}" in process.output
             (policy,) = [line for line in process.output if line.startswith("  Tool calls")]
             assert "run unasked (no terminal is attached; see SMCP_CONFIRM)" in policy

@@ -45,7 +45,7 @@ async def test_a_file_of_vs_code_runs_and_a_strict_computer_keeps_back_a_server_
             process.terminate()
             assert process.stderr is not None
             log = (await asyncio.wait_for(process.stderr.read(), 20)).decode()
-            assert "forbidden_tools: 'ech': did you mean 'echo'? It is no tool of this server" in log
+            assert "forbidden_tools: 'ech': did you mean 'echo'? It is not a tool of this server" in log
         finally:
             if process.returncode is None:
                 process.kill()

@@ -73,7 +73,7 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.mark.timeout(DOWNLOAD_S + 120)
 def test_the_demo_prints_both_results_and_loses_no_call_when_a_gateway_is_killed() -> None:
     if not (REPOSITORY / ".git").exists():
-        pytest.skip("these sources are no git repository")
+        pytest.skip("these sources are not a git repository")
     told = subprocess.run(
         [sys.executable, "-m", "bench.demo"],
         cwd=REPOSITORY,

@@ -91,7 +91,7 @@ async def join(member: MemberProcess, role: Role, name: str, claim: Claim, offic
 
 
 async def leave(member: MemberProcess, role: Role, name: str, claim: Claim, office: str = "lab") -> None:
-    """As a gateway does it: the claim is given up first; one that is no member (any more) has left."""
+    """As a gateway does it: the claim is given up first; one that is not a member (any more) has left."""
     member.given_up.add(claim.incarnation)
     while True:
         try:

@@ -85,7 +85,7 @@ def commands(page: Path) -> Iterator[list[str]]:
                 try:
                     words = shlex.split(part, comments=True)
                 except ValueError:
-                    continue  # a text, in which an apostrophe is no quote
+                    continue  # text, in which an apostrophe is not a quote
                 while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                     words = words[1:]
                 words = words[: next((i for i, word in enumerate(words) if word in (">", "&", "2>&1")), len(words))]

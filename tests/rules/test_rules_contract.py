@@ -49,7 +49,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "SessionInfo": {"sid": "s", "name": "n", "role": "agent", "office_id": "o", "a2c_version": "0.4.0"},
     "DPEDocumentSummary": {"doc_ref": "d", "uri": "dpe://h/d", "page_count": 1, "keywords": ["k"]},
 }  # fmt: skip
-"""Structures that are no event's own."""
+"""Structures that belong to no event."""
 
 
 def bodies() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -75,12 +75,12 @@ def test_a_value_has_the_type_of_the_tools_schema(word: str, value: Any) -> None
 @pytest.mark.parametrize(
     ("words", "named", "why"),
     [
-        (["count=x"], "count", "'x' is no integer"),
-        (["count=1.5"], "count", "'1.5' is no integer"),
-        (["count=true"], "count", "'true' is no integer"),
-        (["on=1"], "on", "is no boolean"),
-        (["many=a"], "many", "is no array"),
-        (["maybe=x"], "maybe", "is no integer or null"),
+        (["count=x"], "count", "'x' is not of type integer"),
+        (["count=1.5"], "count", "'1.5' is not of type integer"),
+        (["count=true"], "count", "'true' is not of type integer"),
+        (["on=1"], "on", "is not of type boolean"),
+        (["many=a"], "many", "is not of type array"),
+        (["maybe=x"], "maybe", "is not of type integer or null"),
         (["text"], "text", "is not of the form KEY=VALUE"),
         (["=x"], "=x", "is not of the form KEY=VALUE"),
         (["text=a", "text=b"], "text=b", "is given twice"),
@@ -134,7 +134,7 @@ async def test_parameters_are_typed_as_words_and_read_from_standard_input() -> N
         code, out, err = await run(gateway, "call", "red", "add", "count=many")
         assert (code, out) == (2, b"")
         assert "count" in err
-        assert "is no integer" in err
+        assert "is not of type integer" in err
         assert len(gateway.seen("client:tool_call")) == 2
 
 

@@ -41,7 +41,7 @@ def test_text_that_is_not_a_json_document_stays_text() -> None:
 
 @pytest.mark.parametrize("said", ["{", "", "[" * 100_000])
 def test_the_error_for_invalid_json_names_the_resource(said: str) -> None:
-    with pytest.raises(BadReply, match="dpe://host/doc is no JSON"):
+    with pytest.raises(BadReply, match="dpe://host/doc is not JSON"):
         read(DOCUMENT, text(said, "application/json")).value()
 
 

@@ -86,7 +86,7 @@ async def test_a_round_trip_with_anthropic(as_object: bool) -> None:
         ("nonsense", "{}", "there is no tool 'nonsense'"),
         ("stop", "{x", "the arguments are not JSON"),
         ("stop", "[" * 100_000, "the arguments are not JSON"),
-        ("stop", "[1]", "the arguments are no JSON object"),
+        ("stop", "[1]", "the arguments are not a JSON object"),
     ],
 )
 async def test_mistakes_of_a_model_become_a_readable_tool_result(name: str, arguments: str, said: str) -> None:

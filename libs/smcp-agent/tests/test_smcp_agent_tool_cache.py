@@ -94,7 +94,7 @@ async def test_many_refreshes_during_one_fetch_become_one_more_fetch() -> None:
         computers.may_answer.set()
         await eventually(lambda: computers.asked == ["a", "a"])
         assert names(await cache.get("a")) == ["old"]
-    assert computers.told == [("a", ["old"])], "the same tools again are no news"
+    assert computers.told == [("a", ["old"])], "the same tools again are not news"
 
 
 async def test_cached_tools_are_returned_while_new_ones_are_fetched() -> None:

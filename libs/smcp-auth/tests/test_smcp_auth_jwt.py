@@ -104,7 +104,7 @@ async def test_only_configured_algorithms_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        ("no.jwt", "no JWT"),
+        ("no.jwt", "not a JWT"),
         (forged({"alg": "none", "kid": "rsa"}, RSA.token()), "'none'"),
         (forged({"alg": "HS512" * 100, "kid": "rsa"}, RSA.token()), "'HS512HS512"),
         (RSA.token(kid="another\nkey"), r"no key 'another\nkey' for RS256"),

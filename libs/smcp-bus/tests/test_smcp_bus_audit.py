@@ -150,7 +150,7 @@ async def test_refusals_of_one_sender_fill_neither_the_trail_nor_the_log(
 
     def refused(count: int, office: str, subject: str | None = None, by: str | None = None) -> None:
         for number in range(count):
-            said = f"office {number}"  # what a request says is no reason for a bucket of its own
+            said = f"office {number}"  # what a request says gives it no bucket of its own
             written.write_refusal(Event("refusal", "429", office=said, subject=subject, by=by, why="too many"), office)
 
     with caplog.at_level(logging.INFO, logger=LOG.name):

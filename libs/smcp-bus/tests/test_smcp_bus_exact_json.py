@@ -189,7 +189,7 @@ def depth(value: Any) -> int:
 
 
 async def read_in_slices(text: bytes) -> int | None:
-    """Its levels; None: it is no JSON."""
+    """Its levels; None: it is not JSON."""
     try:
         levels, _ = await exact_json.outline(text, 10**6, "the answer", {"message"})
     except ValueError:

@@ -162,7 +162,7 @@ def test_null_is_the_same_as_missing(field: str) -> None:
 def test_a_last_modified_that_cannot_be_read_is_kept_with_a_warning() -> None:
     shown, rules = read({"uri": URI, "last_modified": "yesterday"})
     assert shown is not None
-    assert (shown["last_modified"], rules) == ("yesterday", [Part("no instant of ISO 8601")])
+    assert (shown["last_modified"], rules) == ("yesterday", [Part("not an ISO 8601 instant")])
 
 
 @pytest.mark.rule("answers.finder.metadata")

@@ -123,8 +123,8 @@ def test_last_modified_does_not_count() -> None:
     [
         (1768465800, Part("lastModified is a")),
         (["2026-01-15T08:30:00Z"], Part("lastModified is a")),
-        ("yesterday", Part("no instant of ISO 8601")),
-        ("", Part("no instant of ISO 8601")),
+        ("yesterday", Part("not an ISO 8601 instant")),
+        ("", Part("not an ISO 8601 instant")),
     ],
 )
 def test_a_last_modified_that_is_no_instant_is_a_warning(last_modified: object, message: str) -> None:
@@ -149,7 +149,7 @@ def test_annotations_and_meta_that_are_no_objects_are_a_warning_and_count_as_mis
         ({"annotations": {"audience": 1}}, "audience is not a list of user and assistant; the window is kept"),
         ({"annotations": {"audience": []}}, "audience does not name the assistant; the window is kept"),
         ({"annotations": {"lastModified": 1.5}}, "lastModified is a number, not a string"),
-        ({"annotations": {"lastModified": "x"}}, "lastModified is no instant of ISO 8601"),
+        ({"annotations": {"lastModified": "x"}}, "lastModified is not an ISO 8601 instant"),
     ],
 )
 def test_a_warning_says_what_is_wrong_and_what_counts_instead(resource: dict[str, Any], message: str) -> None:

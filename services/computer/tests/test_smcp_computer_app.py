@@ -225,7 +225,7 @@ async def test_a_server_with_missing_values_is_not_started_and_logged_once(
 
 
 WHY_LOST = (
-    "server 'lost': server_parameters.args.0: ${input:tok}: is the id of no input; "
+    "server 'lost': server_parameters.args.0: ${input:tok}: is not the id of an input; "
     "server_parameters.env.A: ${env:NOT_SET}: the environment variable is not set"
 )
 

@@ -87,9 +87,9 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
         ),
         ({"web": {"url": "http://x", "timeout": 45}}, ["web.timeout: must be an ISO 8601", 'such as "PT45S"']),
         ({"web": {"url": "http://x", "sse_read_timeout": -1}}, ["web.sse_read_timeout: must be an ISO", '"PT30S"']),
-        ({"servers": {"git": []}}, ["servers.git: is no MCP server with a 'command' or a 'url'"]),
-        ({"servers": {"git": {}}}, ["servers.git: is no MCP server with a 'command' or a 'url'"]),
-        ({"mcp": {"servers": {"git": {"command": "x"}}}}, ["mcp: is no MCP server", "under 'servers' or 'mcpServers'"]),
+        ({"servers": {"git": []}}, ["servers.git: is not an MCP server with a 'command' or a 'url'"]),
+        ({"servers": {"git": {}}}, ["servers.git: is not an MCP server with a 'command' or a 'url'"]),
+        ({"mcp": {"servers": {"git": {"command": "x"}}}}, ["mcp: is not an MCP", "under 'servers' or 'mcpServers'"]),
         ({"web": {"type": "https", "url": "http://x"}}, ["web.type: "]),
         ({"servers": []}, ["servers"]),
         ({"servers": {}, "inputs": {}}, ["inputs"]),
@@ -156,7 +156,7 @@ def test_an_env_file_that_no_path_can_name_is_an_error_with_its_place(tmp_path: 
 
 def test_a_script_that_is_no_text_is_an_error_with_its_place() -> None:
     server = {"type": "stdio", "vrl": "\ud800", "server_parameters": {"command": "true"}}
-    with pytest.raises(ConfigError, match=r"servers\.a\.vrl: is no text"):
+    with pytest.raises(ConfigError, match=r"servers\.a\.vrl: is not text"):
         parse_config(json.dumps({"servers": {"a": server}}))
 
 
@@ -192,7 +192,7 @@ def test_a_server_named_twice_is_refused() -> None:
                 "git": {"command": "x", "args": ["a", "-${input:toke}"]},
                 "inputs": [{"id": "token", "type": "promptString", "description": ""}],
             },
-            r"git.args.1: \${input:toke}: did you mean 'token'\? It is the id of no input",
+            r"git.args.1: \${input:toke}: did you mean 'token'\? It is not the id of an input",
         ),
         ({}, "names no MCP servers, so none runs"),
         ({"servers": {}}, "names no MCP servers, so none runs"),
@@ -261,7 +261,7 @@ def test_a_misplaced_field_is_not_suggested_as_its_own_replacement() -> None:
 @pytest.mark.parametrize(
     ("written", "problem", "warning"),
     [
-        ({"comand": "x"}, "is no MCP server with a 'command' or a 'url'", ".comand: did you mean 'command'?"),
+        ({"comand": "x"}, "is not an MCP server with a 'command' or a 'url'", ".comand: did you mean 'command'?"),
         ({"type": "htp", "url": "http://x", "headers": {}}, ".type: did you mean 'http'? It is unknown or", None),
         ({"type": "stdoi", "comand": "x"}, ".type: did you mean 'stdio'?", ".comand: did you mean 'command'?"),
         ({**STDIO, "limits": {"cpu": 1}}, ".limits.cpu: did you mean 'cpus'?", None),
@@ -283,7 +283,7 @@ def test_a_misspelled_type_of_an_input_is_suggested() -> None:
 
 @pytest.mark.parametrize("key", ["server", "Servers"])
 def test_a_misspelled_top_level_key_is_suggested(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"{key}: did you mean 'servers'. It is no MCP server"):
+    with pytest.raises(ConfigError, match=f"{key}: did you mean 'servers'. It is not an MCP server"):
         parse({key: {"git": STDIO}})
 
 
@@ -309,12 +309,12 @@ def test_an_unusable_url_is_an_error_with_its_place(kind: str, url: str) -> None
     ):
         with pytest.raises(ConfigError) as raised:
             parse(document)
-        assert raised.value.problems[0].startswith(f"{place}: is no URL")
+        assert raised.value.problems[0].startswith(f"{place}: is not a URL")
 
 
 @pytest.mark.parametrize(
     ("header", "value", "why"),
-    [("A b", "c", "is no name of a header"), ("A:", "c", "no name"), ("A", "b\nC: d", "one line"), ("A", None, "text")],
+    [("A b", "c", "is not a header name"), ("A:", "c", "header"), ("A", "b\nC: d", "one line"), ("A", None, "text")],
 )
 def test_a_header_that_cannot_be_sent_is_an_error_with_its_place(header: str, value: str | None, why: str) -> None:
     with pytest.raises(ConfigError, match=rf"^mcpServers\.web\.headers\.{header}: .*{why}"):
@@ -337,8 +337,8 @@ def test_a_header_that_cannot_be_sent_is_an_error_with_its_place(header: str, va
         ("cwd", 7, "cwd: must be a string"),
         ("user", 0, "user: must be a string"),
         ("env", {"PORT": 4711, "ON": True}, "env.ON: must be a string"),
-        ("encoding", "klingon", "encoding: is no encoding of text, such as utf-8"),
-        ("encoding", "base64", "encoding: is no encoding of text, such as utf-8"),
+        ("encoding", "klingon", "encoding: is not a text encoding, such as utf-8"),
+        ("encoding", "base64", "encoding: is not a text encoding, such as utf-8"),
         ("env", ["A=b"], "env: must be an object"),
     ],
 )

@@ -113,7 +113,7 @@ async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents
         words = await command("call", "add", "a=40", "-", typed='{"b": 2}')
         assert (words.exit_code, words.stdout.strip()) == (0, "42")
         wrong = await command("call", "add", "a=x", "b=2")
-        assert (wrong.exit_code, "'x' is no integer" in wrong.stderr) == (2, True)
+        assert (wrong.exit_code, "'x' is not of type integer" in wrong.stderr) == (2, True)
         assert LOCAL in {record.__dict__.get("agent") for record in caplog.records}
         whole = json.loads((await command("call", "add", "--params", '{"a": 1, "b": 1}', "--json")).stdout)
         assert whole["structuredContent"] == {"result": 2}
@@ -235,7 +235,7 @@ async def test_a_server_is_added_with_the_warnings_about_its_settings(nats_url: 
     file.write_text('{"servers": {}}')
     async with world(nats_url, {"config": file}) as here, open_control(settings(config=file), here.computer):
         added = await command("servers", "add", "box", "--", "cat", "${HOME}")
-        assert added.exit_code == 1  # it is no MCP server
+        assert added.exit_code == 1  # it is not an MCP server
         assert "warning: servers.box.server_parameters.args.0: write ${env:HOME}" in added.stderr.replace("\n", " ")
         assert "box" in json.loads(file.read_text())["servers"]
         assert why_not(added).startswith("the MCP server 'box' does not run (backoff): ")

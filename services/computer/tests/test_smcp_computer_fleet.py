@@ -279,12 +279,12 @@ async def test_a_name_of_no_tool_is_a_warning_once_the_tools_are_known(caplog: p
     async with running({"box": typo}) as (fleet, _):
         box = fleet.supervisors["box"]
         assert box.status().warnings == (
-            "forbidden_tools: 'ech': did you mean 'echo'? It is no tool of this server",
-            "tool_meta: 'ad': did you mean 'add'? It is no tool of this server",
-            "unchecked_tools: 'faill': did you mean 'fail'? It is no tool of this server",
+            "forbidden_tools: 'ech': did you mean 'echo'? It is not a tool of this server",
+            "tool_meta: 'ad': did you mean 'add'? It is not a tool of this server",
+            "unchecked_tools: 'faill': did you mean 'fail'? It is not a tool of this server",
         )
         assert box.state is State.READY
-        assert [message for message in caplog.messages if "no tool of this server" in message] == [
+        assert [message for message in caplog.messages if "not a tool of this server" in message] == [
             f"MCP server 'box': {warning}" for warning in box.warnings
         ]
         fleet.apply(parsed({"box": configs.stdio(forbidden_tools=["echo"])}))

@@ -345,7 +345,7 @@ async def test_an_expired_token_is_renewed_without_a_notification(nats_url: str)
 
 @asynccontextmanager
 async def no_gateway() -> AsyncIterator[tuple[int, list[str]]]:
-    """The port of an HTTP server that is no gateway, and what it was asked for."""
+    """The port of an HTTP server that is not a gateway, and what it was asked for."""
     asked: list[str] = []
 
     async def refuse(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Sessions and time-outs of servers over HTTP, with servers of the MCP SDK; URLs behind SSE that are no MCP server."""
+"""Sessions and time-outs of servers over HTTP, with servers of the MCP SDK; SSE URLs that are not an MCP server."""
 
 import asyncio
 import json

@@ -72,7 +72,7 @@ async def test_placeholders_are_replaced_once_in_any_parameter() -> None:
     ("reference", "inputs", "environ", "words"),
     [
         ("${input:api key}", [prompt()], {}, ["'git'", "'api key'", "SMCP_INPUT_API_KEY"]),
-        ("${input:nobody}", [], {}, ["'git'", "${input:nobody}", "no input"]),
+        ("${input:nobody}", [], {}, ["'git'", "${input:nobody}", "not the id of an input"]),
         ("${env:NOT_SET}", [], {}, ["'git'", "${env:NOT_SET}", "not set"]),
         ("${input:r}", [pick()], {"SMCP_INPUT_R": "asia"}, ["'git'", "'r'", "SMCP_INPUT_R", "'eu', 'us'"]),
         ("${input:r}", [pick(default="asia")], {}, ["'git'", "'r'", "default"]),

@@ -137,7 +137,7 @@ def test_templates_of_servers_that_share_a_name_are_listed_with_a_prefix() -> No
         }
     )
     odd: list[dict[str, Any]] = [{"uriTemplate": "x://", "name": name} for name in (None, 7, ["n"], {"n": 1}, "")]
-    assert with_unique_names({"a": odd, "b": odd}) == {"a": odd, "b": odd}, "a value that is no name is left as it is"
+    assert with_unique_names({"a": odd, "b": odd}) == {"a": odd, "b": odd}, "a value that is not a name is left alone"
     assert [item["name"] for item in named["a"]] == ["a__file", "own"]
     assert named["b"] == [{"uriTemplate": "y://{id}", "name": "b__file", "title": "T"}]
     assert [item["name"] for item in named["c"]] == ["twice", "twice"], "its server's name tells nothing apart here"

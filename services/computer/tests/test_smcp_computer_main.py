@@ -73,7 +73,7 @@ async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Pa
     ("content", "words"),
     [
         ("{oops", ["not JSON", "line 1, column 2"]),
-        ("[]", ["no JSON object"]),
+        ("[]", ["not a JSON object"]),
         ('{"servers": {"git": {"type": "pipe"}}}', ["servers.git.type"]),
     ],
 )
@@ -137,7 +137,7 @@ DOUBTFUL: dict[str, Any] = {
 }
 DOUBTS = (
     "servers.git.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field",
-    "servers.web.server_parameters.url: ${input:hots}: did you mean 'host'? It is the id of no input",
+    "servers.web.server_parameters.url: ${input:hots}: did you mean 'host'? It is not the id of an input",
 )
 
 
@@ -341,7 +341,7 @@ async def test_a_computer_at_a_gateway_needs_an_address_and_a_token_only(
             await reading
             await eventually(lambda: not any(child.is_running() for child in family))
             await eventually(lambda: agent.computers() == [])
-            assert shared_token(SECRET, sub="pc")[:20] not in "".join(lines), "a token is no matter for a log"
+            assert shared_token(SECRET, sub="pc")[:20] not in "".join(lines), "a token must not be logged"
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ async def test_resources_other_than_documents_are_not_read() -> None:
         assert await cache.documents({"a": listing(*others)}, timeout=10) == ([], 0)
         assert servers.read == []
     invalid = ("dpe:///d", "dpe://a/%zz", "dpe:")
-    assert listing(*others).problems == [f"lists {uri!r}, which is no dpe:// URI" for uri in invalid]
+    assert listing(*others).problems == [f"lists {uri!r}, which is not a dpe:// URI" for uri in invalid]
 
 
 @pytest.mark.rule("answers.finder.kept")
@@ -180,7 +180,7 @@ async def test_an_answer_to_a_read_from_before_a_change_is_thrown_away() -> None
         {"contents": [{"uri": "x", "text": "[]"}]},
         {"contents": [{"uri": "x", "text": "null"}]},
         {"contents": [{"uri": "x", "text": '{"a":' + "[" * 200 + "]" * 200 + "}"}]},
-        BadAnswer("a", "sent contents that are no list"),
+        BadAnswer("a", "sent contents that are not a list"),
         AnswerTooLarge("a", limit=1),
         RequestRefused("a", -32602, "no such resource", None),
     ],

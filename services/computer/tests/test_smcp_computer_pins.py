@@ -377,7 +377,7 @@ GOOD = entry_of(types.Tool.model_validate(READ))
     [
         ("", "is empty"),
         ("{", "not JSON"),
-        ("[]", "the file holds no JSON object"),
+        ("[]", "not a JSON object"),
         ('{"version": 1, "version": 1}', "'version' stands twice"),
         ({"servers": {}}, "version: is missing"),
         ({"version": 2, "servers": {}}, "version: must be 1"),

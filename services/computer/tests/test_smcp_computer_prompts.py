@@ -55,7 +55,7 @@ async def test_a_prompt_that_cannot_be_had_is_refused_in_words(nats_url: str) ->
         assert (await alice.flat("prompts/get", name="greet", server="nobody"))[0] == 404
         assert await alice.flat("prompts/list", server="none") == (400, "SMCP_RESOURCE_NOT_SUPPORTED")
         refused = await alice.error("prompts/get", name="unlisted", server="a")
-        assert (refused["code"], refused["message"]) == (-32602, "unlisted is no prompt")
+        assert (refused["code"], refused["message"]) == (-32602, "unlisted is not a prompt")
         missing = await alice.error("prompts/get", name="greet", server="a")
         assert missing["message"] == "the MCP server 'a' failed", "its text may be that of an exception"
         wrong: list[tuple[str, Any, str]] = [

@@ -164,9 +164,9 @@ async def test_a_result_that_is_too_large_to_be_mapped_is_told(results: Results)
 @pytest.mark.parametrize(
     ("server", "problem"),
     [
-        ({"vrl": ".a = 1\n.b = "}, "mcpServers.box.vrl: is no valid VRL: line 2, column 5: syntax error"),
+        ({"vrl": ".a = 1\n.b = "}, "mcpServers.box.vrl: is not valid VRL: line 2, column 5: syntax error"),
         ({"vrl": ".a = " + "[" * 3000 + "]" * 3000}, "mcpServers.box.vrl: is too large, or nested too deeply"),
-        ({"vrl": "foo"}, "mcpServers.box.vrl: is no valid VRL: line 1, column 1: call to undefined variable"),
+        ({"vrl": "foo"}, "mcpServers.box.vrl: is not valid VRL: line 1, column 1: call to undefined variable"),
         (
             {"tool_meta": {"t": {"ret_object_mapper": {"a": {"b": 1}}}}},
             "mcpServers.box.tool_meta.t.ret_object_mapper.a.b: must be the field's new name, null, or an object",

@@ -57,7 +57,7 @@ def test_the_key_is_in_the_file_that_the_setting_names(tmp_path: Path) -> None:
     with pytest.raises(SecretsError, match="secrets: cannot be decrypted: it is of another key, or was changed"):
         store.read()
     key.write_text("short")
-    with pytest.raises(SecretsError, match="mounted is no key"):
+    with pytest.raises(SecretsError, match="mounted is not a key"):
         store.read()
 
 

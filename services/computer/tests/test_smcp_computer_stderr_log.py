@@ -180,8 +180,8 @@ def test_what_a_server_writes_to_stdout_in_place_of_messages_is_in_its_file_with
     log.close()
     lines = log_file(tmp_path, "box").read_text().splitlines()
     assert len(lines) == LINES_A_MINUTE
-    assert lines[0].endswith(r"Z it wrote a line to stdout that is no MCP message: '\x1b[31mWelcome, ***'")
-    assert len([each for each in caplog.messages if "is no MCP message" in each]) == 1
+    assert lines[0].endswith(r"Z it wrote a line to stdout that is not an MCP message: '\x1b[31mWelcome, ***'")
+    assert len([each for each in caplog.messages if "is not an MCP message" in each]) == 1
 
 
 async def test_each_end_of_a_running_server_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:

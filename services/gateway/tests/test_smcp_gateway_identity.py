@@ -221,7 +221,7 @@ async def test_an_event_of_the_other_role_is_403(nats_url: str, role: Literal["a
                 continue
             own = {"computer": "native", "agent": "box"} if role == "computer" else {}
             answer = await client.call(event, payload | {key: own[key] for key in payload.keys() & own.keys()})
-            # what native Computers alone say is no event of a client
+            # what native Computers alone say is not an event of a client
             refused(event, answer, 400 if event.startswith("server:resources/") else 403)
             tried += 1
         assert tried >= 8

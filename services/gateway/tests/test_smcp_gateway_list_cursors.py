@@ -97,7 +97,7 @@ def refused(text: str, verb: str = VERB) -> None:
     with pytest.raises(Malformed) as error:
         read_office_cursor(text, verb)
     assert error.value.details["field"] == "payload.params.cursor"
-    assert error.value.message == "payload.params.cursor: is no cursor of this list"
+    assert error.value.message == "payload.params.cursor: is not a cursor of this list"
 
 
 @pytest.mark.rule("computer.resources.cursor")

@@ -1,4 +1,4 @@
-"""An Agent that was no member for a while hears that its subscriptions have ended there, and its connection stands."""
+"""An Agent that was away for a while hears that its subscriptions have ended there, and its connection stands."""
 
 from smcp_agent import Disconnected, Event, Reconnected, ResourceUpdated, SmcpAgent
 from smcp_bus.registry_client import RegistryClient

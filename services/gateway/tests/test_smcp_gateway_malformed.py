@@ -126,7 +126,7 @@ def check_shape(row: Row, answer: Any) -> int | None:
 
 
 def accepts(validator: Draft202012Validator, body: str, *, agents: bool) -> bool:
-    """Whether the published schema takes it; text that is no JSON it does not.
+    """Whether the published schema takes it; text that is not JSON it does not.
 
     Args:
         agents: an Agent says it: whatever it writes as its own name is replaced.

@@ -43,7 +43,7 @@ async def all_list(member: MemberProcess, name: str, names: set[str]) -> bool:
 
 
 async def all_put_off(member: MemberProcess, name: str, role: Role = "computer") -> bool:
-    """Whether each registry lets a member wait that has not come back; NotInOffice: it says that it is no member."""
+    """Whether each registry lets a member wait that has not come back; NotInOffice: it says that it is not a member."""
 
     async def put_off() -> bool:
         try:

@@ -260,7 +260,7 @@ async def test_members_are_read_while_nats_server_reads_its_configuration_again(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(nats_url, GuardedUrl)
-    monkeypatch.setattr("smcp_registry.store.ANSWER_S", BOUND_S)  # a busy machine is no store without an answer
+    monkeypatch.setattr("smcp_registry.store.ANSWER_S", BOUND_S)  # a busy machine must not look like a silent store
     async with open_bus(BusConfig(url=nats_url)) as bus:
         members = (await opened(bus)).members
         revision, ended = await members.write("o.agent", b"1", last=0), False

@@ -243,15 +243,15 @@ async def test_a_file_that_is_cut_in_the_middle_is_reported_and_the_rest_is_list
     listed = audit("list", "--file", str(path), "--json")
     assert listed.returncode == 0
     assert len(listed.stdout.splitlines()) == 3
-    assert "line 4 (cut in the middle): is no whole record" in listed.stderr
-    assert "is no whole record" in problems(path)[0]
+    assert "line 4 (cut in the middle): is not a whole record" in listed.stderr
+    assert "is not a whole record" in problems(path)[0]
 
 
 @pytest.mark.parametrize("text", [b"[1]\n", b"\xff\xfe\n", b"{}\n", b'{"kind":"call","writer":1,"seq":"x"}\n'])
 async def test_a_line_that_is_no_record_is_a_problem_and_no_crash(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "audit.jsonl"
     file.write_bytes(text)
-    assert "is no whole record" in problems(file)[0]
+    assert "is not a whole record" in problems(file)[0]
 
 
 async def test_writers_of_one_file_have_a_chain_each(path: Path) -> None:

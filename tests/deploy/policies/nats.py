@@ -99,7 +99,7 @@ def _cluster(model: NatsModel, server: Object, container: Object) -> Iterator[st
         yield f"cluster.routes: the nodes are {sorted(wanted)}"
     variable = (model.server_name or "").removeprefix("$")
     if model.server_name == variable or variable not in {one["name"] for one in container["env"]}:
-        yield f"server_name: {model.server_name} is no variable that nodes have, each its own"
+        yield f"server_name: {model.server_name} is not a variable that nodes have, each its own"
 
 
 def _computers(model: NatsModel, manifests: Manifests) -> Iterator[str]:

@@ -21,7 +21,7 @@ def _wrong(scaler: Object, manifests: Manifests) -> list[str]:
     target = manifests.named(spec["scaleTargetRef"]["kind"], spec["scaleTargetRef"]["name"])
     problems = []
     if not 2 <= spec["minReplicas"] < spec["maxReplicas"]:
-        problems.append(f"from {spec['minReplicas']} to {spec['maxReplicas']} replicas is no room, or one is alone")
+        problems.append(f"from {spec['minReplicas']} to {spec['maxReplicas']} replicas cannot scale, or one is alone")
     for metric in spec["metrics"]:
         match metric["type"]:
             case "Pods":

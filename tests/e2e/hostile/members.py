@@ -237,7 +237,7 @@ async def a_computer_at_nats_that_answers(target: Target, make: Mutator, count: 
 
 
 def _parsed(text: bytes) -> Any:
-    """None: it is no JSON."""
+    """None: it is not JSON."""
     try:
         return json.loads(text.decode("utf-8", "replace"))
     except ValueError:

@@ -77,7 +77,7 @@ def wrong_answer_on_the_bus(subject: str, code: str | None, body: bytes) -> str:
         allowed = MEMBERS | ({int(ErrorCode.NOT_FOUND)} if row is None else set())
         return wrong_error(error, allowed) or ("" if str(error["code"]) == code else f"the header says {code}")
     if row is None:
-        return "an unknown verb is no success"
+        return "an unknown verb must not succeed"
     reply = BUS_REPLIES.get(row.event, row.reply)
     if reply is None:
         return "" if body in (b"", b"null", b"{}") else f"a success says {body[:100]!r}"
@@ -230,7 +230,7 @@ def _wrong_message(request: Any, status: int, text: str, refused: re.Pattern[str
         failed = message.error.code in FAILED and not refused.match(message.error.message)
         return f"an internal error: {message.error.message}" if failed else ""
     if status != 200:
-        return f"a {status} is no error"
+        return f"a {status} is not an error"
     if not isinstance(message, mcp_types.JSONRPCResponse) or not isinstance(request, dict):
         return ""
     if message.id != request.get("id"):

@@ -51,7 +51,7 @@ async def _start(parts: Sequence[Part]) -> None:
 
 
 async def _all_is_told(world: World) -> None:
-    """What changed in the Computers' start is no news to anybody who comes now."""
+    """What changed in the Computers' start is not news to anybody who comes now."""
 
     async def told(part: Part) -> bool:
         async with http.get(part.stats_url) as response:

@@ -56,7 +56,7 @@ class ConnectionLost(Unavailable):
 
 
 class NoAnswer(TimedOut):
-    """Not even a 408 came: the SDK gave up 2 s after the time-out, or at its time where that is no whole seconds."""
+    """No reply, not even 408, within the timeout plus 2 s; a timeout that is not whole seconds gets no addition."""
 
 
 class Closed(Unavailable):

@@ -367,7 +367,7 @@ def _with_digest(readable: str, hashed: str) -> str:
 
 
 def _arguments(arguments: object) -> Mapping[str, Any]:
-    """A tool call's arguments: an object, or the JSON text of one; empty text is no arguments. Raises Malformed."""
+    """A tool call's arguments: an object, or the JSON text of one; empty text means none. Raises Malformed."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
@@ -376,7 +376,7 @@ def _arguments(arguments: object) -> Mapping[str, Any]:
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
-        raise Malformed("the arguments are no JSON object")
+        raise Malformed("the arguments are not a JSON object")
     return arguments
 
 

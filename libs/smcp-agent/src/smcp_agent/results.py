@@ -239,7 +239,7 @@ async def answered(
 def call_result(
     reply: dict[str, Any], *, req_id: str, trace_id: str, duration_s: float, what: str = "the result"
 ) -> CallResult:
-    """The ack of `client:tool_call`, typed; `what` names it for people. Raises BadReply: it is no CallToolResult."""
+    """The ack of `client:tool_call`, typed; `what` names it for people. Raises BadReply: it is not a CallToolResult."""
     wire = reply_of(CallToolResult, reply, what)
     return CallResult(
         content=tuple(content_block(block) for block in wire.content),
@@ -327,7 +327,7 @@ class ResourceContents:
         try:
             return json.loads(self.text)
         except (ValueError, RecursionError) as error:
-            raise BadReply(f"{self.uri} is no JSON: {error}") from error
+            raise BadReply(f"{self.uri} is not JSON: {error}") from error
 
     def value(self) -> Any:
         """The parsed JSON of a document (`dpe:`), unless its MIME type is another one; else the text, or the bytes.

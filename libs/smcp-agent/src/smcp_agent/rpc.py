@@ -93,7 +93,7 @@ class RpcClient:
                 raise errors.NotFound(f"{error.message}{hint}", details=error.details) from error
             raise
         if not isinstance(reply, dict):
-            raise errors.BadReply(f"the reply to {event} is no object")
+            raise errors.BadReply(f"the reply to {event} is not an object")
         return reply
 
     async def _send(self, tries: "_Tries", expected: Collection[str]) -> Any:

@@ -310,7 +310,7 @@ class ToolCallMethods:
 
 
 def seconds_of(timeout: object) -> float:
-    """The `timeout` of a call. Raises Malformed: it is no number of seconds up to 3600 (events.txt)."""
+    """The `timeout` of a call. Raises Malformed: it is not a number of seconds up to 3600 (events.txt)."""
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= MAX_TIMEOUT_S:
         raise refused("timeout", f"seconds, more than 0 and at most {MAX_TIMEOUT_S}")
     return timeout

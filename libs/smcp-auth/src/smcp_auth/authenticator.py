@@ -125,7 +125,7 @@ class Authenticator:
             raise NotAccepted("it is empty, too long, or not of visible ASCII characters")
         if not token.startswith(PREFIX):
             if self.tokens is None:
-                raise NotAccepted("it is no API key, and no JWT is accepted here")
+                raise NotAccepted("it is not an API key, and no JWT is accepted here")
             holder = await self.tokens.verify(token, audience=audience)
             if self._is_revoked(holder):
                 raise NotAuthenticated(REVOKED)

@@ -88,7 +88,7 @@ def read_key_set(text: bytes) -> tuple[jwt.PyJWK, ...]:
         raise BadKeySet("is not JSON") from None
     listed = data.get("keys") if isinstance(data, dict) else None
     if not isinstance(listed, list):
-        raise BadKeySet("is no JWK Set: it has no list 'keys'")
+        raise BadKeySet("is not a JWK Set: it has no list 'keys'")
     keys = tuple(key for each in listed if isinstance(each, dict) and (key := _read(each)) is not None)
     if not keys:
         raise BadKeySet("has no key for RS256 or ES256")
@@ -216,7 +216,7 @@ class JwtVerifier:
         try:
             header: Mapping[str, Any] = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-            raise NotAccepted("it is no JWT") from None
+            raise NotAccepted("it is not a JWT") from None
         algorithm, key = await self._key(header)
         return self._principal(self._claims(token, key, algorithm, audience))
 

@@ -117,7 +117,7 @@ class Caller:
 
     @property
     def seat(self) -> SeatKey:
-        """Raises NotInOffice: it is no member."""
+        """Raises NotInOffice: it is not a member."""
         if self.office is None or self.role is None or self.name is None:
             raise NotInOffice(NOT_A_MEMBER)
         return self.office, self.role, self.name

@@ -28,7 +28,7 @@ def read(text: bytes) -> Any:
     """Parse JSON; whole numbers keep their digits, up to 4,300 of them. A number above what a double takes is infinite
     (see `check_depth`).
 
-    Raises ValueError: it is no JSON, or nested deeper than 200 levels.
+    Raises ValueError: it is not JSON, or nested deeper than 200 levels.
     """
     return from_json(text, allow_inf_nan=False, cache_strings="keys")
 
@@ -87,7 +87,7 @@ async def check_cost(text: bytes, most: int, what: str) -> None:
     """Let JSON through that holds at most `most` values, by its bytes. Other tasks run while a long text is counted.
 
     A list or object and each further item in it is one value, a long number is many; strings do not count. Text that is
-    no JSON may get through: parsing it costs no more.
+    not JSON may get through: parsing it costs no more.
 
     Raises:
         TooLarge: it holds more. `what` begins the message; `details` are `max_values`, and `size` in bytes.
@@ -101,7 +101,7 @@ async def outline(text: bytes, most: int, what: str, names: Collection[str]) -> 
     """How deep a JSON text that is passed on as it came is nested, and its value, with all strings but `names` empty.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
         TooLarge: as `check_cost`.
     """
     structure, levels, deepest = bytearray(), [0], 0
@@ -132,7 +132,7 @@ async def read_answer(text: bytes, what: str) -> dict[str, Any]:
 
     Raises:
         TooLarge: it has more than `LARGEST_READ` bytes.
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     if len(text) > LARGEST_READ:
         raise TooLarge(f"{what} is too large to be read here", details={"size": len(text), "limit": LARGEST_READ})

@@ -1,4 +1,4 @@
-"""The requests between processes and the registry that are no events of the protocol; `smcp_bus.subjects` has their
+"""The requests between processes and the registry that are not events of the protocol; `smcp_bus.subjects` has their
 subjects. Joins, leaves and `confirm` carry the claim in the header `Smcp-Claim`.
 """
 
@@ -128,7 +128,7 @@ class LeaseRenewal(_Contract):
     sockets: int = Field(default=0, ge=0)
     """For a gateway: the sockets it holds."""
     accepting: bool | None = None
-    """For a gateway: whether it takes new sockets, which one that stops does not. None: it is no gateway, and has
+    """For a gateway: whether it takes new sockets, which one that stops does not. None: it is not a gateway, and has
     no part in the fair share."""
     proof: str | None = Field(default=None, max_length=64)
     """For a gateway: what its requests carry (`Smcp-Proof`), since anybody may claim to be its process."""
@@ -163,7 +163,7 @@ class AssertOutcome(StrEnum):
     CLAIMED = "claimed"
     """It had been lost and is a member again; an enter is announced."""
     REFUSED = "refused"
-    """Another has the seat now; or one that was to move is no member (any more)."""
+    """Another has the seat now; or one that was to move is not a member (any more)."""
     UNAVAILABLE = "unavailable"
     """No quorum, or the question to the other owner is open: ask again."""
 
@@ -171,7 +171,7 @@ class AssertOutcome(StrEnum):
 class AssertedMember(_Contract):
     outcome: AssertOutcome
     revision: int = 0
-    """Revision of its record; 0: it is no member."""
+    """Revision of its record; 0: it is not a member."""
     tenure: int | None = None
     why: str | None = None
 
@@ -281,7 +281,7 @@ class PendingQuestion(BaseModel):
     calls: list[tuple[str, str]] = Field(max_length=10_000)
     """(agent, req_id) each."""
     queries: list[str] = Field(default_factory=list, max_length=10_000)
-    """The `req_id` of each request that is no tool call."""
+    """The `req_id` of each request that is not a tool call."""
 
 
 class PendingAnswer(BaseModel):

@@ -115,7 +115,7 @@ def _shown(window: Window, warnings: list[ServerWarning]) -> _Shown | None:
 
 
 def _identity(given: object, warn: _Warn) -> str | None:
-    """The URI as the server wrote it, without a query; None where it is no window's."""
+    """The URI as the server wrote it, without a query; None where it is not a window's."""
     if not isinstance(given, str):
         warn(f"its URI is {type_name(given)}; it is skipped")
         return None
@@ -163,7 +163,7 @@ def read_metadata(resource: Mapping[str, Any], warn: _Warn) -> tuple[float, bool
     if not isinstance(modified, str | None):
         warn(f"lastModified is {type_name(modified)}, not a string")
     elif modified is not None and instant(modified) is None:
-        warn("lastModified is no instant of ISO 8601")
+        warn("lastModified is not an ISO 8601 instant")
     return priority, bool(fullscreen)
 
 

@@ -100,7 +100,7 @@ def _kept(fields: Mapping[str, Any], warn: _Warn) -> dict[str, Any]:
         if name == "keywords" and isinstance(value, list):
             kept[name] = [keyword for keyword in value if isinstance(keyword, str)]
             if len(kept[name]) < len(value):
-                warn("some of its keywords are no strings; they are left out")
+                warn("some of its keywords are not strings; they are left out")
         elif is_known and not (isinstance(value, str) if name in _TEXTS else name == "page_count" and _is_count(value)):
             warn(f"its {name} is not what it has to be, but {type_name(value)}; it is left out")
         else:
@@ -117,7 +117,7 @@ def _age(last_modified: str | None, warn: _Warn) -> tuple[bool, int]:
         return True, 0
     moment = instant(last_modified)
     if moment is None:
-        warn("its last_modified is no instant of ISO 8601; it stands last")
+        warn("its last_modified is not an ISO 8601 instant; it stands last")
         return True, 0
     return False, -moment
 

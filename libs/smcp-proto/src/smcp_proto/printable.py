@@ -98,7 +98,7 @@ def is_url(text: Any, schemes: Collection[str] = ("http", "https")) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except (ValueError, TypeError, AttributeError):  # the last two: it is no text
+    except (ValueError, TypeError, AttributeError):  # the last two: it is not text
         return False
 
 

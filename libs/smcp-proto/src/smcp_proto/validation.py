@@ -43,7 +43,7 @@ def refused(field: str, reason: str) -> Malformed:
 
 
 def field_of(error: ErrorDetails) -> str:
-    """The path of the field with dots; the tags of unions are no part of it."""
+    """The path of the field with dots; the tags of unions are not part of it."""
     parts = [str(part) for part in error["loc"]]
     if error["type"] == UNKNOWN_TYPE:
         parts.append("type")
@@ -119,7 +119,7 @@ def write_cursor(position: Sequence[str | int | None]) -> str:
 
 
 def read_cursor(cursor: str) -> Any:
-    """What `write_cursor` was given, or what somebody else wrote. Raises ValueError: it is no cursor."""
+    """What `write_cursor` was given, or what somebody else wrote. Raises ValueError: it is not a cursor."""
     raw = cursor.encode("ascii")
     return from_json(b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True))
 
@@ -129,7 +129,7 @@ HUGE: Final = "holds a number above 1.8e308"
 
 
 def mended(text: str | bytes) -> str:
-    """The same JSON with U+FFFD in place of each half. Raises ValueError: it is no JSON beside that."""
+    """The same JSON with U+FFFD in place of each half. Raises ValueError: it is not JSON otherwise."""
     try:
         whole = json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)  # NaN: a ValueError
     except RecursionError:
@@ -139,7 +139,7 @@ def mended(text: str | bytes) -> str:
 
 def unreadable_field(text: bytes) -> tuple[str, str] | None:
     """The first field of a JSON object that holds a half, or a number above what a double takes, and which of the two.
-    None: there is none, or it is no object."""
+    None: there is none, or it is not an object."""
     try:
         fields = json.loads(text, parse_int=_number, parse_float=_number)
         if isinstance(fields, dict):

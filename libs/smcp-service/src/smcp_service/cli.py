@@ -116,7 +116,7 @@ def serve_command(
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     for variable, setting in misspelt_variables(map(type, (settings, *parts)), os.environ).items():
-        logging.getLogger(__name__).warning("%s is no setting and is ignored; did you mean %s?", variable, setting)
+        logging.getLogger(__name__).warning("%s is not a setting and is ignored; did you mean %s?", variable, setting)
     if check_config:
         print_settings(*parts, settings, without=unread)
         raise typer.Exit(0)
@@ -179,7 +179,7 @@ _AREA: Final = re.compile(
     r"^(?P<begin>[0-9a-f]+)-(?P<end>[0-9a-f]+) rw-p \S+ \S+ 0 .*\n(?:[A-Z]\w+:.*\n)*?Rss: +(?P<rss>\d+) kB$",
     re.MULTILINE,
 )
-"""One of `/proc/self/smaps` that can be written and is no file's (its inode is 0)."""
+"""One of `/proc/self/smaps` that can be written and belongs to no file (its inode is 0)."""
 
 
 def use_huge_pages() -> None:

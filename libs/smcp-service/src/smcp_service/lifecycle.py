@@ -182,7 +182,7 @@ async def _with_signals(main: Main, at_once: Callable[[], None] | None) -> int |
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # neither nohup, nor a Computer that reads its file again
-        # A terminal that is closed may say so twice; that is no demand for haste.
+        # A terminal that is closed may say so twice; that does not mean: stop at once.
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     return await main(stop)
 

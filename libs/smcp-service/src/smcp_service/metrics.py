@@ -81,7 +81,7 @@ class Metrics(Collector):
         """What Prometheus gets, and its content type: OpenMetrics with exemplars if `accept` (the header) asks so."""
         try:
             encode, content_type = choose_encoder(accept)
-        except TypeError:  # it compares versions that are no numbers
+        except TypeError:  # it compares versions that are not numbers
             encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 

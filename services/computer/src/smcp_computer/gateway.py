@@ -43,7 +43,7 @@ async def open_gateway_computer(
     those that run (at most `drain_s`), and only then leaves the office (or, with `restart`, has its place kept): a
     gateway fails the calls of one that left.
 
-    Raises ConfigError (the file) and Malformed (`gateway_url` is no URL).
+    Raises ConfigError (the file) and Malformed (`gateway_url` is not a URL).
     """
     membership = GatewayMembership(settings, token)
     async with background() as tasks:

@@ -187,7 +187,7 @@ def install(
         raise typer.BadParameter("say either --gateway or --nats", param_hint="--gateway")
     # what is wrong would stop the service, which systemd does not restart then
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user):
-        raise SettingsError(f"--user: {user!r} is no name of a user of Linux")
+        raise SettingsError(f"--user: {user!r} is not a Linux user name")
     check_connection(load_settings(ComputerSettings, config=config, office=office, name=name, gateway_url=gateway))
     load_config(config)
     token = ETC / ("token" if nats is None else "nats.json")

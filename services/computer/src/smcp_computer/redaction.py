@@ -158,11 +158,11 @@ _PUBLIC: Final = re.compile(
     r"|(?:application|text|image|\*)/[\w.+*-]+|q=[\d.]+|\d{1,5}|\d+(?:\.\d+){1,3}",
     re.IGNORECASE,
 )
-"""Values that are no secrets, and would be missed in every log line."""
+"""Values that are not secrets, and would be missed in every log line."""
 _WORD_OF_TEXT: Final = re.compile(r"[A-Za-z]{1,12}|[\d.]{1,7}")
 """One of several words of a value that is alone no secret."""
 _WELL_KNOWN: Final = frozenset({"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "LANG", "HOSTNAME"})
-"""Environment variables that are no secrets, and are parts of many texts."""
+"""Environment variables that are not secrets, and are parts of many texts."""
 
 
 def shown(config: ComputerConfig) -> schemas.GetComputerConfigRet:

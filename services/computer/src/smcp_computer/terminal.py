@@ -118,7 +118,7 @@ class Terminal:
 
     @contextmanager
     def _reading(self, *, hidden: bool) -> Iterator[None]:
-        """What was typed before is no answer to this question."""
+        """What was typed before is not an answer to this question."""
         termios.tcflush(self._descriptor, termios.TCIFLUSH)
         before = termios.tcgetattr(self._descriptor)
         if hidden:

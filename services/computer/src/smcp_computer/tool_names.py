@@ -10,7 +10,7 @@
 So all names are legal and unique. Until somebody has seen them, they depend on what is configured and offered alone,
 not on which server was first. `<server>__<name>` can be called always, whatever a tool is listed as.
 
-An orderly restart is no exception to rule 2: a Computer that stops writes the names that were seen to a file
+An orderly restart is not an exception to rule 2: a Computer that stops writes the names that were seen to a file
 (`write_names`). Until a server is ready for the first time in the next process, the tools that it had keep their names.
 """
 
@@ -62,7 +62,7 @@ class Names:
     wanted: Mapping[ToolRef, str] = field(default_factory=dict)
     """The alias, or the original name, of each that is listed."""
     qualified: Mapping[str, ToolRef] = field(default_factory=dict)
-    """Tools by `<server>__<alias>` and `<server>__<original name>`, if that names one tool and is no listed name."""
+    """Tools by `<server>__<alias>` and `<server>__<original name>`, if that names one tool and is not a listed name."""
     forbidden: Mapping[str, Collection[ToolRef]] = field(default_factory=dict)
     """What is not listed, by each name that a caller may try: original, alias, qualified."""
 
@@ -110,7 +110,7 @@ def take_names(path: Path) -> Names:
         return NO_NAMES
     try:
         if not path.is_file():
-            raise ValueError("it is no file")  # noqa: TRY301 -- as reading raises; a pipe would be waited for
+            raise ValueError("it is not a file")  # noqa: TRY301 -- as reading raises; a pipe would be waited for
         text = read_protected(path)
         path.unlink()
         kept = _FILE.validate_python(json.loads(text))

@@ -55,7 +55,7 @@ def problem(script: str) -> str | None:
         return None
     where = _WHERE.search(found.formatted_message)
     place = f"line {where[1]}, column {where[2]}: " if where else ""
-    return f"is no valid VRL: {place}{found.messages[0] if found.messages else 'syntax error'}"
+    return f"is not valid VRL: {place}{found.messages[0] if found.messages else 'syntax error'}"
 
 
 if __name__ == "__main__":

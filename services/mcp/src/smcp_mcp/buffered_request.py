@@ -104,7 +104,7 @@ class BufferedRequest:
     async def read(self, limit: int, max_values: int, hold: Callable[[int], None]) -> None:
         """Read the body; `hold` is called with the size of each part before it is kept, and may raise.
 
-        Raises Malformed: it is no message of JSON-RPC; TooLarge, also if the client is gone; TimeoutError (`BODY_S`).
+        Raises Malformed: it is not a JSON-RPC message; TooLarge, also if the client is gone; TimeoutError (`BODY_S`).
         """
         body = bytearray()
         more = True
@@ -257,7 +257,7 @@ class BufferedRequest:
 
 
 def _check_message(message: object) -> None:
-    """Raises Malformed: it is no message of JSON-RPC. The MCP SDK would not answer it, or with the text of pydantic."""
+    """Raises Malformed: it is not a JSON-RPC message. The MCP SDK would not answer it, or with the text of pydantic."""
     kinds: dict[str, type[BaseModel]]
     kinds = {"result": mcp_types.JSONRPCResponse, "error": mcp_types.JSONRPCError, "id": mcp_types.JSONRPCRequest}
     given = message if isinstance(message, dict) else {}

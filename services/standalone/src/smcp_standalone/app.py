@@ -92,7 +92,7 @@ async def open_system(
 
 
 def _share(stack: AsyncExitStack, file: AbstractContextManager[None], otherwise: str) -> None:
-    """One that cannot be written is no reason to end."""
+    """One that cannot be written is not a reason to end."""
     try:
         stack.enter_context(file)
     except OSError as error:

@@ -54,7 +54,7 @@ class Line:
         with suppress(orjson.JSONDecodeError):
             record = orjson.loads(self.raw)
         if not isinstance(record, dict) or not isinstance(kind := record.get("kind"), str):
-            return "is no whole record"
+            return "is not a whole record"
         office = record.get("office")
         if self.subject is not None and self.subject != audit(office if isinstance(office, str) else "", kind):
             return "says another kind or office than the subject that it was written on"
@@ -221,7 +221,7 @@ class Chains:
             case str():
                 self.problems.append(f"{line.where}: {record}")
             case _:
-                self.problems.append(f"{line.where}: is no whole record")
+                self.problems.append(f"{line.where}: is not a whole record")
 
     def check(self) -> list[str]:
         """What is wrong, the first broken record of each writer first named."""

@@ -53,7 +53,7 @@ class World:
         return await self.ask("tool_call", req_id=req_id, tool_name=tool, params=params, timeout=timeout)
 
     async def tell(self, server: str, tool: str, **arguments: Any) -> Any:
-        """What a tool of a context server gives, past the Computer's own handlers: it is no call of an Agent."""
+        """What a tool of a context server gives, past the Computer's own handlers: it is not a call of an Agent."""
         supervisor = self.computer.fleet.supervisors[server]
         result = await supervisor.call(tool, arguments, timeout=30)
         assert not result.get("isError"), result

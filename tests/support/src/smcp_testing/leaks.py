@@ -19,7 +19,7 @@ _PATIENCE_S = BOUND_S
 _ENDS_WITH_LOOP = "AnyIO process pool shutdown task"
 """anyio ends its worker processes when the loop ends."""
 _HELPERS = ("resource_tracker", "forkserver", "semaphore_tracker", NURSERY)
-"""Children that are kept for the whole process, by multiprocessing and by us; what they start is no helper."""
+"""Children that are kept for the whole process, by multiprocessing and by us; what they start is not a helper."""
 
 
 def child_processes() -> set[psutil.Process]:

@@ -32,7 +32,7 @@ class Rule:
 
 @cache
 def read(path: Path = TABLE) -> Mapping[str, Rule]:
-    """The rules by id. Raises ValueError for an id that stands twice, or a line that is no row."""
+    """The rules by id. Raises ValueError for an id that stands twice, or a line that is not a row."""
     rules: dict[str, Rule] = {}
     page = ""
     for line in path.read_text(encoding="utf-8").splitlines():

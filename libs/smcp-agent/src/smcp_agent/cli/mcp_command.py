@@ -292,7 +292,7 @@ def _check_options(context: typer.Context, arguments: list[str]) -> None:
     with context.find_root().command.make_context("smcp-agent", list(arguments)) as outer:
         _, surplus, _ = command.make_parser(command.make_context("mcp", outer.args[:], outer)).parse_args(outer.args)
     if surplus:
-        raise typer.BadParameter(f"{surplus[0]!r} is no option of `smcp-agent mcp`", param_hint="OPTION")
+        raise typer.BadParameter(f"{surplus[0]!r} is not an option of `smcp-agent mcp`", param_hint="OPTION")
 
 
 def _command() -> str:

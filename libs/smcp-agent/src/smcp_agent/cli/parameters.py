@@ -64,7 +64,7 @@ def _typed(key: str, text: str, kinds: set[str]) -> Any:
         if not kinds or kind in kinds or (kind == "integer" and "number" in kinds):
             return value
         if "string" not in kinds:
-            _refuse(key, f"{text[:80]!r} is no {' or '.join(sorted(kinds))}, which the tool's schema requires")
+            _refuse(key, f"{text[:80]!r} is not of type {' or '.join(sorted(kinds))}, which the tool's schema requires")
     return text
 
 

@@ -135,7 +135,7 @@ def run(
     chosen: Options, work: Coroutine[Any, Any, object], *, ids: Mapping[str, str] | None = None, endless: bool = False
 ) -> None:
     """Run a command to its exit code; it failed where it returns False. ctrl-C, SIGTERM and SIGHUP cancel it: a call is
-    cancelled, and the office left. For an `endless` command that is no failure."""
+    cancelled, and the office left. For an `endless` command that is not a failure."""
     signals = [int(signal.SIGINT)]
 
     def terminate(number: int, frame: FrameType | None) -> None:

@@ -136,7 +136,7 @@ def private_file(path: Path, text: str) -> Iterator[None]:
 
 
 def key_file(url: str) -> Path:
-    """Where the key for the gateway at this URL is. Raises ValueError: that is no URL with a host and a port."""
+    """Where the key for the gateway at this URL is. Raises ValueError: that is not a URL with a host and a port."""
     parts = urlsplit(url)
     if not parts.hostname or not parts.port:
         raise ValueError(url)

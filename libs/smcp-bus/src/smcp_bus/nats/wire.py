@@ -25,7 +25,7 @@ class Splitter:
 
     Args:
         receivers: by number of the subscription.
-        is_ours: given each whole line that is no message, with its line break: whether it is dealt with.
+        is_ours: given each whole line that is not a message, with its line break: whether it is dealt with.
         is_up: whether the connection stands; asked before each message.
     """
 

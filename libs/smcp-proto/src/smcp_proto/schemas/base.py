@@ -13,7 +13,7 @@ NO_CONTROL_CHARACTERS: Final = r"^[^\x00-\x1f\x7f-\x9f]*$"
 class Wire(BaseModel):
     """A structure of the wire.
 
-    Fields that we do not know are kept (a relay passes them on); types are strict (a string is no int). A field that
+    Unknown fields are kept (a relay passes them on); types are strict (a string is not an int). A field that
     is optional on the wire is absent there, not null, unless its type says null: dump with `exclude_unset=True`.
     """
 

@@ -171,7 +171,7 @@ class GetDeskTopReq(AgentCallData):
     desktop_size: int | None = absent()
     """At most so many windows; 0 or less: none; absent: all."""
     window: str | None = absent()
-    """Only the window with this URI; one that does not exist or is no window URI gives an empty list."""
+    """Only the window with this URI; one that does not exist or is not a window URI gives an empty list."""
 
 
 class GetDeskTopRet(Wire):

@@ -73,7 +73,7 @@ def parse_config(raw: bytes | str) -> ComputerConfig:
 
 
 def read_config(path: Path) -> ComputerConfig:
-    """What the file holds; nothing but problems where it cannot be read, or is no JSON object."""
+    """What the file holds; nothing but problems where it cannot be read, or is not a JSON object."""
     try:
         config = _read(content_of(path), variables_of(path))
     except ConfigError as error:
@@ -173,7 +173,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def _beside(file: Path, env_file: str) -> Path:
-    return file.parent / os.path.expanduser(env_file)  # noqa: PTH111 -- a home that is not known is no error of its own
+    return file.parent / os.path.expanduser(env_file)  # noqa: PTH111 -- a home that is not known is not an error of its own
 
 
 def content_of(path: Path) -> bytes:
@@ -217,7 +217,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     places: dict[str, Place] = {}
     for name, body in bodies.items():
         if not other_mcp_hosts.is_server(body):
-            why = "is no MCP server with a 'command' or a 'url'"
+            why = "is not an MCP server with a 'command' or a 'url'"
             if not above:
                 why = lint.hinted(name, lint.TOP_LEVEL, f"{why}; servers stand under 'servers' or 'mcpServers'")
             problems.append(f"{Place(above, name).field()}: {why}")
@@ -303,7 +303,7 @@ def read_object(raw: bytes | str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise ConfigError("not JSON: nested too deeply, or a number with very many digits") from None
     if not isinstance(document, dict):
-        raise ConfigError("the file holds no JSON object")
+        raise ConfigError("not a JSON object")
     return document
 
 
@@ -315,4 +315,4 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refused(constant: str) -> Any:
-    raise ConfigError(f"not JSON: {constant} is no number of JSON")
+    raise ConfigError(f"not JSON: {constant} is not a JSON number")

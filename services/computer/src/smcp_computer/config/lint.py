@@ -156,7 +156,7 @@ def changed(value: Any, change: Callable[[str, str, str], str], path: str = "", 
 
 
 def no_input(placeholder: Placeholder, known: Iterable[str]) -> str:
-    return f"{placeholder}: {hinted(placeholder.name, known, 'is the id of no input')}"
+    return f"{placeholder}: {hinted(placeholder.name, known, 'is not the id of an input')}"
 
 
 def hinted(written: str, known: Iterable[str], why: str) -> str:
@@ -241,27 +241,27 @@ def unknown_tools(server: MCPServerConfig, host: HostSettings, tools: Collection
 
 def no_tool(field: str, name: str, tools: Iterable[str]) -> str:
     """The warning about one of `unknown_tools`."""
-    return f"{field}: {name!r}: {hinted(name, tools, 'is no tool of this server')}"
+    return f"{field}: {name!r}: {hinted(name, tools, 'is not a tool of this server')}"
 
 
 HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""The name of a header (RFC 9110)."""
+"""A header name (RFC 9110)."""
 
 
 def unusable(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Parameters that are valid but cannot lead to a connection or process, and why. Placeholders are ignored."""
     url = parameters.get("url", "${")
     if "${" not in url and (not is_url(url) or any(map(str.isspace, url))):
-        yield "url", "is no URL like http://host:port/path or https://host/path"
+        yield "url", "is not a URL like http://host:port/path or https://host/path"
     for name, value in (parameters.get("headers") or {}).items():
         if not HEADER.fullmatch(name):
-            yield f"headers.{name}", "is no name of a header: letters, digits and - without spaces"
+            yield f"headers.{name}", "is not a header name: letters, digits and - without spaces"
         elif not isinstance(value, str | int | float) or not str(value).isascii() or not str(value).isprintable():
             yield f"headers.{name}", "must be a text of one line, in ASCII"
     try:
         "a".encode(parameters.get("encoding", "utf-8"))
     except (LookupError, ValueError):
-        yield "encoding", "is no encoding of text, such as utf-8"
+        yield "encoding", "is not a text encoding, such as utf-8"
 
 
 def lint_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:

@@ -213,7 +213,7 @@ def is_server_json(document: Mapping[str, Any]) -> bool:
 
 
 def configuration_of_server_json(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a configuration file. Raises ConfigError: it is no `server.json`, or nothing of it runs here."""
+    """The content of a configuration file. Raises ConfigError: it is not a `server.json`, or none of it runs here."""
     problems: list[str] = []
     entry = checked(_Entry.model_validate, document.get("server", document), problems)
     if entry is None:

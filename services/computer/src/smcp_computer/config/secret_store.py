@@ -160,7 +160,7 @@ def _from_file(path: Path, *, private: bool = False) -> bytes | None:
     if private and mode & 0o077:
         raise SecretsError(f"{path} can be read by others: chmod 600 it, and consider what it encrypts as known")
     if len(key) < MIN_KEY:
-        raise SecretsError(f"{path} is no key: it has to hold at least {MIN_KEY} random characters")
+        raise SecretsError(f"{path} is not a key: it has to hold at least {MIN_KEY} random characters")
     return _fernet_key(key)
 
 

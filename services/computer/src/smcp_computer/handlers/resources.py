@@ -251,7 +251,7 @@ def category_warnings(uri: str, result: Json) -> Iterator[str]:
     text = first_text(result)
     if text is None or len(text) > PAGE_BYTES:  # reading it once more would take time from everything else
         return
-    with suppress(ValueError):  # it is no dpe:// URI, or no JSON
+    with suppress(ValueError):  # it is not a dpe:// URI, or not JSON
         if parse_dpe_uri(uri).level >= 2:  # from pages on there are elements
             yield from unknown_categories(orjson.loads(text))
 

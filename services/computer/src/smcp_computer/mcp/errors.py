@@ -78,7 +78,7 @@ class ServerTimedOut(ServerError):
 
 
 class BadAnswer(ServerError):
-    """Its answer is no valid result."""
+    """Its answer is not a valid result."""
 
 
 class AnswerTooLarge(ServerError):
@@ -156,7 +156,7 @@ def is_not_found(error: ServerError) -> bool:
 
 
 def jsonrpc_error(method: str, error: ServerError) -> dict[str, Any]:
-    """The error answer of a server: its own error with our code in `data`, or that it is no answer."""
+    """The error answer of a server: its own error with our code in `data`, or that it is not an answer."""
     if not isinstance(error, RequestRefused):
         return {"code": types.INTERNAL_ERROR, "message": str(error)}
     data, code = error.data, _code_of(method, error)

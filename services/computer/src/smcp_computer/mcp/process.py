@@ -150,7 +150,7 @@ def own_cgroup() -> Path | None:
 
 
 def find_cgroup(memberships: Path) -> Path | None:
-    """The cgroup that `/proc/PID/cgroup` names, if this user may write there; None: it may not, or this is no Linux."""
+    """The cgroup that `/proc/PID/cgroup` names, if this user may write there; None: it may not, or it is not Linux."""
     with suppress(OSError):
         for line in memberships.read_text("utf-8").splitlines():
             for place in [each / line.removeprefix("0::/") for each in HIERARCHIES if line.startswith("0::/")]:

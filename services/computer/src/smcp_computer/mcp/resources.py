@@ -252,7 +252,7 @@ class Lists:
         method, key, _ = LISTS[kind]
         result = await self._with(key, method, {} if cursor is None else {"cursor": cursor}, timeout)
         if not isinstance(following := result.get("nextCursor"), str | None):
-            raise BadAnswer(self.server, "sent a cursor that is no string")
+            raise BadAnswer(self.server, "sent a cursor that is not a string")
         return result[key], following
 
     async def list_all(self, kind: Kind, *, timeout: float = REQUEST_S) -> Listed[Json]:

@@ -104,7 +104,7 @@ def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMe
     if not text.strip():
         return None
     if (message := errors.message_of(text)) is None:
-        log.warning("wrote a line to stdout that is no MCP message: %.200r", text)
+        log.warning("wrote a line to stdout that is not an MCP message: %.200r", text)
     return message or errors.unreadable(log.server, text)
 
 

@@ -53,7 +53,7 @@ class Listing(dict[str, Json]):
                 if document is not None:
                     self.documents.setdefault(document.uri, (uri, document))
                 elif host is None:
-                    self.problems.append(f"lists {uri!r:.200}, which is no dpe:// URI")
+                    self.problems.append(f"lists {uri!r:.200}, which is not a dpe:// URI")
             if host is not None:
                 self.hosts.add(host)
 
@@ -278,7 +278,7 @@ def read_position(cursor: str, kind: Kind, server: str | None = None) -> Positio
         match read_cursor(cursor):
             case [str(of_kind), str(of), int(begin)] if of_kind == kind and server in (None, of) and begin >= 0:
                 return Position(kind, of, begin)
-    raise refused(CURSOR_FIELD, "is no cursor of this list")
+    raise refused(CURSOR_FIELD, "is not a cursor of this list")
 
 
 @dataclass(slots=True)

@@ -282,7 +282,7 @@ async def _checked_in_slices(body: bytes, most: int, expected: Collection[str], 
 
 
 def checked(body: bytes, expected: Collection[str]) -> Answer:
-    """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON.
+    """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is not JSON.
 
     Raises Internal (no JSON, or nested too deeply), or the error that it is, without the header that says so.
     """

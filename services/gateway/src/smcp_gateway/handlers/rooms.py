@@ -63,7 +63,7 @@ def read_office_cursor(text: str, verb: str) -> tuple[str, str | None]:
 
 
 def unreadable() -> Malformed:
-    return refused(CURSOR_FIELD, "is no cursor of this list")
+    return refused(CURSOR_FIELD, "is not a cursor of this list")
 
 
 @dataclass(eq=False, repr=False)
@@ -153,7 +153,7 @@ def _addressed(payload: Any, name: str, inner: str | None) -> dict[str, Any]:
 
 async def read_page(answer: bytes, verb: str) -> dict[str, Any]:
     """A Computer's page: the envelope around a result with items. Raises Malformed (the Computer refused the cursor),
-    NotFound (it has no resources), Internal (it is no page), TooLarge."""
+    NotFound (it has no resources), Internal (it is not a page), TooLarge."""
     envelope = await exact_json.read_answer(answer, "the page")
     match envelope.get("payload"):
         case {"error": {**error}}:
@@ -165,7 +165,7 @@ async def read_page(answer: bytes, verb: str) -> dict[str, Any]:
         case {"result": {**result}}:
             if isinstance(result.get(ITEMS[verb]), list) and isinstance(result.get("nextCursor"), str | None):
                 return envelope
-    raise Internal("the answer is no page")
+    raise Internal("the answer is not a page")
 
 
 def _reply(request: Request, page: dict[str, Any], cursor: str | None, left_out: list[str]) -> dict[str, Any]:

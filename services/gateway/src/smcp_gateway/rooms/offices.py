@@ -340,7 +340,7 @@ def read_notice(incoming: Incoming) -> Notice:
     verb = subjects.verb_of(incoming.subject)
     row = catalog.by_verb("notify", verb)
     if row is None:
-        raise ValueError(f"{verb} is no notification")
+        raise ValueError(f"{verb} is not a notification")
     payload: Any = orjson.loads(incoming.body)
     if not isinstance(payload, dict):
         raise ValueError(f"{verb} carries no object")  # noqa: TRY004 -- the content is wrong, not the code

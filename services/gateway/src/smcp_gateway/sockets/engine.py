@@ -153,7 +153,7 @@ def _size(packet: Any) -> int:
 class Engine(engineio.AsyncServer):
     """engine.io's server with a `SendQueue` of `send_queue_limit` bytes for each client.
 
-    A message of a client has at most `max_message` bytes, or if it is no ack `max_event`: the rest is dropped. A client
+    Messages have at most `max_message` bytes (`max_event` if not an ack); the rest is dropped. A client
     is sent a ping each `ping_s` seconds; one that hears nothing for twice as long takes the gateway for gone.
     """
 

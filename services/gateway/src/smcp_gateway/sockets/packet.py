@@ -25,7 +25,7 @@ AUTH_BYTES: Final = 32 * 1024
 
 UNREADABLE: Final = "not an object"
 OVERSIZED: Final = "too long"
-"""What a CONNECT says that is no JSON object, or longer."""
+"""What a CONNECT says that is not a JSON object, or longer."""
 
 _HEAD: Final = re.compile(rb"([0-6])(?:[0-9]{1,10}-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)?([0-9]{1,100})?")
 _ANSWER: Final = b"43"

@@ -124,7 +124,7 @@ class ContextServer:
     async def _get_prompt(self, ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         given = params.arguments or {}
         if params.name not in self._prompts:
-            raise MCPError(types.INVALID_PARAMS, f"{params.name} is no prompt")
+            raise MCPError(types.INVALID_PARAMS, f"{params.name} is not a prompt")
         text = types.TextContent(type="text", text=f"{self.server.name}: {params.name} {given['who']}")
         meta = {"a2c_timeout": True, "later": 1}
         return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=text)], _meta=meta)

@@ -43,8 +43,8 @@ HOWS: Final = (
     "no_contents",
     "empty_text",
     "other_uri",  # contents of another URI
-    "no_list",  # `contents` (or `resources`) is no list
-    "bad_items",  # items that are no objects, or have neither text nor blob
+    "no_list",  # `contents` (or `resources`) is not a list
+    "bad_items",  # items that are not objects, or have neither text nor blob
     "vanish",  # it is listed no more from the first read on
     "endless",  # of the list: every page has a next one
     "subscribe_late",  # 2025: `resources/subscribe` is answered once it behaves again

@@ -5,7 +5,7 @@
         [--mark TEXT]
 
 WHERE is `start` or a method, such as `tools/list`; with `--after N` it comes N times before that. With `--for` it hangs
-once, for S seconds. `--garbage` writes lines that are no messages before each answer, `--huge` sends 100 MB instead of
+once, for S seconds. `--garbage` writes lines that are not messages before each answer, `--huge` sends 100 MB instead of
 an answer. `--flips` changes the list of tools 100 times a second, in which names stand twice or are illegal.
 `--endless` lists one page after another, each with one more tool of 4 MB. With `--asks` it sends its client N pings
 before it answers a call, and reads nothing meanwhile; with `--cancels` it cancels each of them.

@@ -3,7 +3,7 @@
     python -m smcp_testing.mcp_servers.raw [--transport stdio|streamable|sse] [--port N] [--plain]
 
 `say(text, big?)`: `$ID` in the text becomes the id of the request, `$BIG` as many `x` as `big` says, and over stdio
-`$BYTE` a byte that is no UTF-8; `$LISTS` and `$CALLS` how often the tools were listed and called. Over Streamable HTTP
+`$BYTE` a byte that is not UTF-8; `$LISTS` and `$CALLS` how often the tools were listed and called. Over Streamable HTTP
 the text is an event of a stream, with `--plain` it is the body. Over HTTP it prints its URL to standard output.
 """
 

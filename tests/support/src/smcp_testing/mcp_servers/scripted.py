@@ -3,7 +3,7 @@
     python -m smcp_testing.mcp_servers.scripted [--answers FILE]
 
 Its tool `script(method, text, hold?)` keeps a text for the next request of that method. That request is answered by the
-text, with `$ID` replaced by its id, and then by an error, so that nobody waits if the text is no answer. If the method
+text, with `$ID` replaced by its id, and then by an error, so nobody waits if the text is not an answer. If the method
 is one of `LISTS`, its list is announced as changed. A call with `hold` is answered with the next one. FILE has texts
 for the first requests, as JSON: {method: text}. Other requests get a plain result, or an error.
 """
