@@ -1,6 +1,7 @@
 """Failover from a gateway that has lost NATS and answers 503 to one that is ready."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,6 @@ import pytest
 from aiohttp import web
 
 from smcp_agent import Disconnected, Reconnected, SmcpAgent, Unavailable
-from smcp_agent.connecting import link
 from smcp_agent.connecting.connection import CUT_OFF_REPLIES
 from smcp_agent.connecting.link import Addresses
 from smcp_agent.connecting.options import ConnectionOptions
@@ -144,35 +144,12 @@ async def test_a_rejoin_that_stays_unavailable_moves_to_the_next_gateway(
         assert (await agent.call_tool("red", "echo")).text == "echo"
 
 
-async def test_a_cancelled_open_leaves_no_connection_while_it_gives_up_the_other_gateways(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    giving_up, closed = asyncio.Event(), asyncio.Event()
-
-    class Opened:
-        url = "http://a"
-
-        async def close(self) -> None:
-            closed.set()
-
-    async def connected(url: str, *_: object) -> Opened:
-        if url == "http://b":
-            try:
-                await asyncio.Event().wait()
-            finally:
-                giving_up.set()
-                await asyncio.Event().wait()  # a host that hangs
-        return Opened()
-
-    monkeypatch.setattr(link, "connect", connected)
-    monkeypatch.setattr(link, "HEAD_START_S", 0.0)
-    opening = asyncio.create_task(Addresses(["http://b", "http://a"]).connect(ConnectionOptions(), lambda *_: None))
-    async with asyncio.timeout(30):
-        await giving_up.wait()
-        opening.cancel()
-        await asyncio.wait([opening])
-    assert opening.cancelled()
-    assert closed.is_set()
+async def test_a_url_that_does_not_answer_takes_its_share_of_the_time_to_connect() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes the connection, and nobody answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with fake_gateway() as gateway, asyncio.timeout(5):
+            async with SmcpAgent([url, gateway.url], office="office", name="bot", connect_timeout=6) as agent:
+                assert agent.connected
 
 
 @pytest.mark.parametrize("path", ["", "/", "/smcp-here", "/smcp-here/"])

@@ -3,8 +3,7 @@ after each loss."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -53,8 +52,6 @@ MAX_DELAY_S: Final = 5.0
 STABLE_S: Final = 10.0
 """After a connection that lasted so long, the pauses between attempts begin short again."""
 
-HEAD_START_S: Final = 1.0
-"""How long a URL may take to answer before the next one is tried beside it: a host that hangs looks like a slow one."""
 READY_S: Final = 2.0
 TOKEN_S: Final = 10.0
 """The pause after a token that is not accepted: it may be renewed. The gateway slows down who tries too often (429)."""
@@ -91,46 +88,25 @@ class Addresses:
         return False
 
     async def connect(self, options: ConnectionOptions, on_notice: Notice) -> Connection:
-        """The first connection that opens. Raises CannotConnect, TokenUnavailable; SmcpError: the last refusal of a
-        server."""
+        """A connection to the first of them where one opens; each has its share of `connect_timeout`. Raises
+        CannotConnect, TokenUnavailable; SmcpError: the last refusal of a server."""
         has_token, options = options.token is not None, await with_token(options)
-
-        async def attempt(url: str, earlier: Sequence[asyncio.Task[Connection]]) -> Connection:
-            if earlier:
-                await asyncio.wait(earlier, timeout=HEAD_START_S * len(earlier))
-            own = options if has_token else await with_token(options.model_copy(update={"token": local_key(url)}))
-            return await connect(url, own, on_notice)
-
-        attempts: list[asyncio.Task[Connection]] = []
+        options = options.model_copy(update={"connect_timeout": options.connect_timeout / len(self._urls)})
+        refusal: SmcpError | None = None
+        reasons: dict[str, str] = {}
         for url in self._urls:
-            attempts.append(asyncio.create_task(attempt(url, tuple(attempts))))
-        winner: Connection | None = None
-        try:
-            for ended in asyncio.as_completed(attempts):
-                with suppress(SmcpError):
-                    winner = await ended
-                    self.prefer(winner.url)
-                    return winner
-        finally:
-            for each in attempts:
-                each.cancel()
             try:
-                await asyncio.gather(*attempts, return_exceptions=True)
-            except asyncio.CancelledError:
-                winner = None  # close it, too
-                raise
-            finally:
-                for each in attempts:
-                    opened = each.done() and not each.cancelled() and each.exception() is None
-                    if opened and (connection := each.result()) is not winner:
-                        await connection.close()
-        errors = [each.exception() for each in attempts]
-        refusals = [each for each in errors if isinstance(each, SmcpError) and not isinstance(each, CannotConnect)]
-        if refusals:
-            raise refusals[-1]
-        reasons = {
-            url: why for each in errors if isinstance(each, CannotConnect) for url, why in each.details["urls"].items()
-        }
+                own = options if has_token else await with_token(options.model_copy(update={"token": local_key(url)}))
+                connection = await connect(url, own, on_notice)
+            except CannotConnect as error:
+                reasons |= error.details["urls"]
+            except SmcpError as error:
+                refusal = error
+            else:
+                self.prefer(url)
+                return connection
+        if refusal is not None:
+            raise refusal
         failures = "; ".join(f"{url}: {why}" for url, why in reasons.items())
         raise CannotConnect(f"cannot connect to {failures}", details={"urls": reasons})
 
