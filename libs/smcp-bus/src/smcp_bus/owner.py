@@ -326,19 +326,14 @@ class Owner:
         repeat = request.a2c_repeat
         if ended is not None or repeat is None or repeat is False:
             return None
-        waited = request.timeout - left  # at gateways, and on its way in parts
-        if not self._would_be_known(repeat, waited, seat.held_since):
+        age = repeat / 1000 + max(request.timeout - left, 0.0)  # it waited at gateways, and on its way in parts
+        held_since = None if repeat is True or age > RECENT_S else seat.held_since
+        if held_since is None or held_since >= self._loop.time() - age - HELD_BEFORE_S:  # else it would be known
             raise Unavailable(
                 "this Computer does not know the call that is repeated; whether it ran is not known",
                 details={"may_have_run": True, UNKNOWN_REPEAT: True},
             )
         return None
-
-    def _would_be_known(self, repeat: bool | int, waited: float, held_since: float | None) -> bool:
-        age = repeat / 1000 + max(waited, 0.0)
-        if repeat is True or held_since is None or age > RECENT_S:
-            return False
-        return held_since < self._loop.time() - age - HELD_BEFORE_S
 
     def _keep(self, call: RunningCall, outcome: bytes | Exception) -> None:
         ended = self._ended[call.key] = EndedCall(call.digest, call.subject, self._loop.time(), None)

@@ -101,15 +101,13 @@ def _kept(fields: Mapping[str, Any], warn: _Warn) -> dict[str, Any]:
             kept[name] = [keyword for keyword in value if isinstance(keyword, str)]
             if len(kept[name]) < len(value):
                 warn("some of its keywords are not strings; they are left out")
-        elif is_known and not (isinstance(value, str) if name in _TEXTS else name == "page_count" and _is_count(value)):
+        elif is_known and not (
+            isinstance(value, str) if name in _TEXTS else name == "page_count" and type(value) is int and value >= 0
+        ):
             warn(f"its {name} is not what it has to be, but {type_name(value)}; it is left out")
         else:
             kept[name] = value
     return kept
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _age(last_modified: str | None, warn: _Warn) -> tuple[bool, int]:

@@ -4,7 +4,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from smcp_bus.operations import measure_lease, measure_owner
-from smcp_gateway.sockets.session import Sessions
 
 if TYPE_CHECKING:
     from smcp_gateway.app import Gateway
@@ -20,7 +19,12 @@ def measure(gateway: "Gateway") -> None:
         lambda: gateway.lists.skipped,
     )
     gauge("smcp_gateway_sockets", "Clients that are connected", lambda: len(sessions))
-    gauge("smcp_gateway_members", "Clients that are in an office", lambda: _by_role(sessions), label="role")
+    gauge(
+        "smcp_gateway_members",
+        "Clients that are in an office",
+        lambda: {"agent": 0, "computer": 0} | Counter(each.role for each in sessions.members() if each.role),
+        label="role",
+    )
     gauge("smcp_gateway_offices", "Offices of which members are here", lambda: len(gateway.offices))
     gauge("smcp_gateway_calls_in_flight", "Calls of Agents that are relayed and not answered", lambda: len(calls))
     unanswered = "Events of clients that are not answered"
@@ -49,7 +53,3 @@ def measure(gateway: "Gateway") -> None:
     refused = "Events, joins and connections above a quota"
     counter("smcp_gateway_quota_refusals", refused, lambda: gateway.quotas.refused, label="quota")
     measure_lease(metrics, gateway.lease)
-
-
-def _by_role(sessions: Sessions) -> dict[str, int]:
-    return {"agent": 0, "computer": 0} | Counter(session.role for session in sessions.members() if session.role)

@@ -132,7 +132,9 @@ class Owners:
                 with sending(subject) as headers:
                     reply = await self.bus.request(subject, body, timeout=self.patience_s, headers=headers)
             except NoResponder:
-                settled_for = self._settled_for()
+                left_at, settled_for = self.bus.node_left_at, self.connection.up_for()
+                if left_at is not None:
+                    settled_for = min(settled_for, self._loop.time() - left_at)
                 if unheard and settled_for >= self.settle_s:
                     return OwnerState.GONE
                 unheard = True
@@ -145,10 +147,6 @@ class Owners:
                 raise Unavailable("the present owner cannot be asked now") from error
             else:
                 return OwnerState.NO_SESSION if _says_no(reply) else OwnerState.ALIVE
-
-    def _settled_for(self) -> float:
-        left_at, up_for = self.bus.node_left_at, self.connection.up_for()
-        return up_for if left_at is None else min(up_for, self._loop.time() - left_at)
 
 
 def _says_no(reply: Reply) -> bool:

@@ -102,7 +102,9 @@ class Connection:
             ack.cancel()
         if args is None:
             raise ConnectionBroken(self.reason, sent=self._begun)
-        self._cut_off = self._cut_off + 1 if args and _is_cut_off(args[0]) else 0
+        error = flat_error(args[0]) if args else None
+        is_cut_off = isinstance(error, Unavailable) and error.details.get(CUT_OFF) is True
+        self._cut_off = self._cut_off + 1 if is_cut_off else 0
         if self._cut_off >= CUT_OFF_REPLIES:
             self.doubted.set()
         return args[0] if len(args) == 1 else list(args) or None
@@ -219,8 +221,3 @@ async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Co
         await connection.close()
         raise
     return connection
-
-
-def _is_cut_off(data: object) -> bool:
-    error = flat_error(data)
-    return isinstance(error, Unavailable) and error.details.get(CUT_OFF) is True

@@ -251,11 +251,6 @@ class NatsClient:
             except Exception:  # noqa: BLE001 -- one that fails must not keep the others from closing their gates
                 _log.exception("a watcher of the connection failed")
 
-    @property
-    def servers(self) -> list[ParseResult]:
-        """Those that are tried when the connection breaks: the configured ones, and the nodes that are there now."""
-        return [uri for uri in self._nats.servers if self._is_there(uri)]
-
     def choose_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
         """For nats-py's `reconnect_to_server_handler`: any server, after a pause with jitter.
 

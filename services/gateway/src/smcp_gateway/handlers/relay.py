@@ -138,8 +138,9 @@ class Relay:
 
     async def _relay(self, pending: PendingCall, call: Call) -> Answer:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
-        if call.payload.get(REPEAT) and not self._knows_age(call):
-            call.payload = {**call.payload, REPEAT: True}
+        session = self.sessions.get(pending.session)
+        if call.payload.get(REPEAT) and (session is None or self.calls.was_suspended_since(session.connected_at)):
+            call.payload = {**call.payload, REPEAT: True}  # it may have been sent before this process was suspended
         with sent(subject, call.span) as span:
             headers = {**call.headers, **carried(span)}
             if call.caller.rights is not None:
@@ -154,7 +155,6 @@ class Relay:
                     error = to_error(reply) if len(reply.body) <= errors.LONGEST_ERROR else Internal("is not read")
                     raise errors.error_of_computer(int(error.code), error.message, error.details, len(reply.body))
                 expected = expected_fields(call.row)
-                session = self.sessions.get(pending.session)
                 most = exact_json.MAX_VALUES if session is None else session.max_values
                 if len(reply.body) > exact_json.ONE_STEP:
                     return await _checked_in_slices(reply.body, most, expected, session)
@@ -171,11 +171,6 @@ class Relay:
                     with _below(span):
                         self.computers.background.until_done("cancelling a late call", tell, once=True)
                 raise errors.TimedOut(errors.NO_ANSWER, details={"may_have_run": True}) from None
-
-    def _knows_age(self, repeat: Call) -> bool:
-        """False where it may have been sent before this process was suspended."""
-        session = self.sessions.get(repeat.caller.session)
-        return session is not None and not self.calls.was_suspended_since(session.connected_at)
 
     async def _until_run(self, subject: str, headers: Headers, pending: PendingCall, call: Call, span: Span) -> Reply:
         """Send the request, again and again for as long as nobody has run it. The first tries follow at once."""

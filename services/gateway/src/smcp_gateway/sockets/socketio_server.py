@@ -6,7 +6,7 @@ acknowledgement gets one.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, cast
 
@@ -201,13 +201,13 @@ class SocketIoServer:
             if session.was_refused:
                 late_s, session.was_refused = max(late_s, REFUSED_PAUSE_S), False
             if (late_s := min(late_s, LONGEST_PAUSE_S)) > 0:
-                return self._read_late(late_s, session, text, size)
+                return self._later(session, asyncio.sleep(late_s), partial(self._read, session, engine_id, text, size))
         return self._read(session, engine_id, text, size)
 
-    async def _read_late(self, late_s: float, session: Session, text: bytes | bytearray, size: int) -> None:
+    async def _later(self, session: Session, turn: Awaitable[None], begin: Callable[[], Work | None]) -> None:
         with session.waiting():
-            await asyncio.sleep(late_s)
-            if not session.closed and (work := self._read(session, session.engine_id, text, size)) is not None:
+            await turn
+            if not session.closed and (work := begin()) is not None:
                 await work
 
     def _read(self, session: Session | None, engine_id: str, text: bytes | bytearray, size: int) -> Work | None:
@@ -218,7 +218,7 @@ class SocketIoServer:
                     subject = "" if session.principal is None else session.principal.identity
                     turn = self._turns.take(office, subject)
                     if turn is not None:
-                        return self._begin_late(turn, session, event)
+                        return self._later(session, turn, partial(self._begin, session, event))
                     self._begin(session, event)
             case packet.ClientAck(number, argument):
                 if session is not None and (acknowledged := session.asks.get(number)) is not None:
@@ -236,12 +236,6 @@ class SocketIoServer:
         await self._sio_packet(session.engine_id, f"1{NAMESPACE},")
         if self.engine.send_queue(session.engine_id) is not None:
             self._unauthenticated.opened(session.engine_id, session.address)
-
-    async def _begin_late(self, turn: asyncio.Future[None], session: Session, event: ClientEvent) -> None:
-        with session.waiting():
-            await turn
-            if not session.closed:
-                self._begin(session, event)
 
     def _begin(self, session: Session, event: ClientEvent) -> None:
         session.in_flight += 1
