@@ -128,6 +128,24 @@ async def wrong_tokens(target: Target) -> None:
                 await socket.receive()
 
 
+async def connects(target: Target) -> None:
+    """Of as many connections as one address may have, each with more packets than are read at once."""
+    packet = b"40/x,"
+    packets = (bytes([0x81, 0x80 + len(packet)]) + bytes(4) + packet) * 3000
+
+    async def stranger() -> None:
+        while True:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                reader, writer = await target.line()
+                writer.write(UPGRADE)
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(packets)
+                await reader.read()
+                writer.close()
+
+    await asyncio.gather(*(stranger() for _ in range(STRANGERS)))
+
+
 async def requests_of_lists(target: Target) -> None:
     async with target.client() as eve:
         await eve.join("agent", "eve", HOSTILE)
@@ -327,6 +345,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "half-sent headers": half_sent_headers,
     "large messages of unauthenticated clients": large_messages,
     "wrong tokens": wrong_tokens,
+    "CONNECTs": connects,
     "requests of lists": requests_of_lists,
     "polled lists": polled_lists,
     "answers of lists": answers_of_lists,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+import pytest
 
 from smcp_auth import api_keys
 from smcp_auth.api_keys import new_key
@@ -179,6 +180,35 @@ async def test_one_address_holds_few_connections_and_others_are_let_in(nats_url:
         assert most < 300, "all of them before, for longer than 100 s"
         assert held() - before < 20
         assert cost.peak_mib < 60, cost
+
+
+@pytest.mark.parametrize("sent", [b"40/x,", b'40/smcp,{"token":"wrong"}'], ids=["a CONNECT elsewhere", "a wrong token"])
+async def test_connects_of_many_connections_at_once_are_read_in_turns(
+    nats_url: str, tmp_path: Path, sent: bytes
+) -> None:
+    """Members got no answer for 9 s before, and were removed; the log got a traceback for each connection."""
+    many = (bytes([0x81, 0x80 + len(sent)]) + bytes(4) + sent) * 1500
+
+    async def connect(scene: Scene) -> None:
+        reader, writer = await scene.line(source="127.0.0.9")
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            writer.write(UPGRADE)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(many)
+            while await reader.read(64 * 1024):
+                pass
+        writer.close()
+
+    async def attack(scene: Scene) -> None:
+        for _ in range(2):
+            await asyncio.gather(*(connect(scene) for _ in range(240)))
+
+    async with scene(nats_url, tmp_path) as here:
+        before = len(here.gateway.log)
+        cost = await costs(here, attack)
+        assert cost.cpu_s < 5, cost
+        assert cost.peak_mib < 60, cost
+        assert not any("exception" in line for line in here.gateway.log[before:])
 
 
 async def test_malformed_requests_do_not_flood_the_log(nats_url: str, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
-from smcp_service.http_limits import EdgeRules, Listener, UnauthenticatedConnections
+from smcp_service.http_limits import EdgeRules, UnauthenticatedConnections
+from smcp_service.http_server import Listener
 from smcp_service.lifecycle import Failure
 from smcp_service.metrics import Metrics
 from smcp_service.settings import ServiceSettings

@@ -5,8 +5,9 @@ import gzip
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -14,7 +15,8 @@ import pytest
 from aiohttp import web
 
 from smcp_service import http_limits
-from smcp_service.http_limits import CONNECTION_BYTES, EdgeRules, Listener, listening, of_member
+from smcp_service.http_limits import CONNECTION_BYTES, EdgeRules, of_member
+from smcp_service.http_server import Listener, listening
 from smcp_testing.waiting import eventually
 
 HEAD = "POST /{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {size}\r\n\r\n"
@@ -140,6 +142,32 @@ async def test_a_websocket_has_no_limit_from_when_it_is_let_in() -> None:
             assert len(server.unauthenticated) == 0
             await member.send_bytes(bytes(200 * CONNECTION_BYTES))
             assert await member.receive_str() == str(200 * CONNECTION_BYTES)
+
+
+async def test_what_many_unauthenticated_connections_send_at_once_is_read_a_little_at_a_time() -> None:
+    rounds = 0
+    began = Counter[int]()
+
+    async def count_rounds() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    async def note(request: web.Request) -> web.Response:
+        began[rounds] += 1
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.get("/", note)])
+    counting = asyncio.create_task(count_rounds())
+    async with listening(app, "127.0.0.1", 0, EdgeRules(), choose="--port") as server, AsyncExitStack() as stack:
+        lines = [await stack.enter_async_context(line(server)) for _ in range(50)]
+        for _, writer in lines:
+            writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 20)
+        await eventually(lambda: began.total() == 50 * 20)
+        counting.cancel()
+    assert max(began.values()) < 10, "of up to 50 connections in one round before"
 
 
 @pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nHost: 127.0", HEAD.format(path="x", size=5)[:-2]])

@@ -190,19 +190,26 @@ async def test_after_20_wrong_tokens_of_an_address_wrong_ones_get_429_and_right_
                 assert await client.join("agent", "anna", "office") == [True, None]
 
 
+async def refused_connect(world: World) -> int:
+    """The code that a CONNECT with a wrong token gets; its connection is closed then."""
+    async with (
+        aiohttp.ClientSession() as http,
+        http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket,
+    ):
+        await socket.receive()
+        await socket.send_str('40/smcp,{"token":"wrong"}')
+        code: int = json.loads((await socket.receive()).data.removeprefix("44/smcp,"))["data"]["code"]
+        closed = await socket.receive(10)
+        assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.POLICY_VIOLATION)
+        return code
+
+
 @pytest.mark.rule("answers.connect.token.tries")
 @pytest.mark.usefixtures("twenty_wrong_tokens")
 async def test_wrong_tokens_in_auth_count_like_those_in_the_header(nats_url: str, keys: Path) -> None:
     key_of(keys)
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
-        async with aiohttp.ClientSession() as http:
-            async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
-                await socket.receive()
-                codes = []
-                for _ in range(22):
-                    await socket.send_str('40/smcp,{"token":"wrong"}')
-                    codes.append(json.loads((await socket.receive()).data.removeprefix("44/smcp,"))["data"]["code"])
-        assert codes == [401] * 20 + [429] * 2
+        assert [await refused_connect(world) for _ in range(22)] == [401] * 20 + [429] * 2
         assert (await handshake(world, "polling", {"Authorization": "Bearer x"}))[0] == 429
 
 
@@ -218,12 +225,8 @@ async def test_each_client_that_is_not_let_in_leaves_one_record(
             http.get(f"{world.url}/socket.io/?EIO=4&transport=polling&a2c_version=9.0.0") as answer,
         ):
             assert answer.status == 400
-        async with aiohttp.ClientSession() as http:
-            async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
-                await socket.receive()
-                for _ in range(21):
-                    await socket.send_str('40/smcp,{"token":"wrong"}')
-                    await socket.receive()
+        for _ in range(21):
+            await refused_connect(world)
         assert (await handshake(world, "polling", {"Authorization": "Bearer x"}))[0] == 429
     refused = [vars(record) for record in caplog.records if record.name == EVENTS]
     assert [each["outcome"] for each in refused] == ["4008"] + ["401"] * 20 + ["429"] * 2

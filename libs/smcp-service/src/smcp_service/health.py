@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from smcp_service.http_limits import EdgeRules, Listener, listening
+from smcp_service.http_limits import EdgeRules
+from smcp_service.http_server import Listener, listening
 from smcp_service.metrics import Metrics
 from smcp_service.settings import ServiceSettings, is_loopback
 

@@ -1,25 +1,19 @@
-"""Serves HTTP, and limits what clients may cost before they are authenticated.
+"""Limits what HTTP clients may cost before they are authenticated, by a `Gate` before each connection.
 
-`listening` serves one aiohttp application, with a `Gate` for each connection; `smcp_mcp` puts gates before uvicorn. A
-connection is unauthenticated until the application calls `let_in` (for good) or `of_member` (for one request).
+`http_server` puts gates before aiohttp, `smcp_mcp` before uvicorn. A connection is unauthenticated until the
+application calls `let_in` (for good) or `of_member` (for one request).
 """
 
 import asyncio
-import logging
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, field
-from functools import partial
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.typedefs import Handler, Middleware
 
-from smcp_service.lifecycle import cannot_listen
 from smcp_service.settings import KIB, is_loopback
 
 CONNECTION_BYTES: Final = 64 * KIB
@@ -33,16 +27,15 @@ HEAD_S: Final = 10.0
 IDLE_S: Final = 75.0
 """How long a connection may be silent between two requests: proxies reuse theirs for 60 s (nginx)."""
 SWEEP_S: Final = 1.0
+STEP: Final = 256
+"""Bytes of an unauthenticated connection that are read in one round of the event loop. They may ask for ten times 0.4
+ms in the next rounds, and a call of a member takes some ten."""
+AT_ONCE: Final = 4
+"""How many addresses have such a connection read in one round."""
 CHUNK: Final = 128
 """Bytes of data for each chunk of a body, on average: HTTP parsers take some 12 µs for a chunk, however short it is."""
 CHUNKS: Final = 256
 """Chunks beyond that which a connection may send: 3 ms."""
-SHUTDOWN_S: Final = 1.0
-"""How long an answer may hold up the end of the process."""
-CONTINUE: Final = "100-continue"
-"""`Expect`'s only value (RFC 9110, 10.1.1)."""
-UNCHECKED: Final = frozenset({"/livez", "/readyz"})
-"""Paths for any `Host`: load balancers ask by address, and there is nothing to read."""
 
 BUSY: Final = (
     b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n"
@@ -73,6 +66,8 @@ class UnauthenticatedConnections:
         self._gates: set[Gate] = set()
         self._by_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: dict[object, deque[Gate]] = {}
+        """Connections on which something waits to be read, by address; in the order of their turns."""
         self.bytes = 0
         self.closed: Counter[str] = Counter({"bytes": 0, "late": 0, "connections": 0})
         """How many were closed, by what they had too much of."""
@@ -116,6 +111,23 @@ class UnauthenticatedConnections:
         if self._timer is not None:
             self._timer.cancel()
 
+    def have_read(self, gate: "Gate") -> None:
+        """Have what came on it read when it is its turn, and the turn of its address."""
+        if not self._unread:
+            asyncio.get_running_loop().call_soon(self._read_next)
+        self._unread.setdefault(gate.address or gate, deque()).append(gate)
+
+    def _read_next(self) -> None:
+        for address, gates in list(islice(self._unread.items(), AT_ONCE)):
+            del self._unread[address]
+            if gates[0].read(STEP):
+                gates.append(gates[0])
+            gates.popleft()
+            if gates:
+                self._unread[address] = gates
+        if self._unread:
+            asyncio.get_running_loop().call_soon(self._read_next)
+
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -134,8 +146,9 @@ class Gate(asyncio.Protocol):
         self._unauthenticated = unauthenticated
         self._transport: asyncio.Transport
         self._answering = False
-        self._member = False
+        self._member = self._was_member = False
         self._paused = False
+        self._unread = b""
         self.over = False
         """Too much has come, and it may be a member's."""
         self.address: str | None = None
@@ -174,20 +187,32 @@ class Gate(asyncio.Protocol):
         if not self.held and not self._answering:
             self._wait(HEAD_S)
         self._unauthenticated.hold(self, len(data))
-        if self._transport.is_closing():
-            return
+        self._keep(data)
         if self.held <= CONNECTION_BYTES:
-            self.inner.data_received(data)
-        elif self._answering:
+            return
+        if self._answering:
             self.close("bytes")
-        else:
+        elif not self._transport.is_closing():
             # It may be a member's request: that is known when its headers are read, in the next turns of the loop.
-            self.inner.data_received(data)
             self.over = True
             self._wait(SWEEP_S)
             if self._transport.is_reading():  # else aiohttp has paused it, and resumes it
                 self._paused = True
                 self._transport.pause_reading()
+
+    def _keep(self, data: bytes) -> None:
+        if not self._unread and not self._was_member:
+            self._unauthenticated.have_read(self)
+        self._unread += data
+        if self._was_member:
+            self.read(len(self._unread))
+
+    def read(self, most: int) -> bool:
+        """Read so much of what has come; returns whether there is more."""
+        data, self._unread = self._unread[:most], self._unread[most:]
+        if data and not self._transport.is_closing():
+            self.inner.data_received(data)
+        return bool(self._unread)
 
     def _takes_chunks(self, data: bytes) -> bool:
         """Whether its chunks are not too many and too small: all that come together are parsed in one go."""
@@ -200,6 +225,7 @@ class Gate(asyncio.Protocol):
         self._answering = True
         self._member = member
         if member:
+            self._was_member = True
             self._unauthenticated.leave(self)
             self._resume()
         else:
@@ -213,7 +239,7 @@ class Gate(asyncio.Protocol):
         if self.over:
             self._wait(SWEEP_S)
         else:
-            self._unauthenticated.hold(self, -self.held)
+            self._unauthenticated.hold(self, len(self._unread) - self.held)
             self._wait(IDLE_S)
 
     def idle(self) -> None:
@@ -244,6 +270,7 @@ class Gate(asyncio.Protocol):
 
     def _resume(self) -> None:
         self.over = False
+        self.read(len(self._unread))
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
@@ -251,93 +278,25 @@ class Gate(asyncio.Protocol):
 
 def let_in(transport: asyncio.BaseTransport | None) -> None:
     """This connection is a member's, for good: nothing of this module bounds it any more. Idempotent."""
-    if (gate := _gate_of(transport)) is not None:
+    if (gate := gate_of(transport)) is not None:
         gate.let_in()
 
 
 def of_member(request: web.Request) -> None:
     """This request is a member's: it may be as large as the application wants."""
-    if (gate := _gate_of(request.transport)) is not None:
+    if (gate := gate_of(request.transport)) is not None:
         gate.begin(member=True)
 
 
 def put_before(transport: asyncio.BaseTransport, make: Callable[[asyncio.Protocol], asyncio.Protocol]) -> None:
     """Put a protocol between this connection, which is not let in yet, and aiohttp's, which `make` is given."""
-    if (gate := _gate_of(transport)) is not None:
+    if (gate := gate_of(transport)) is not None:
         gate.inner = make(gate.inner)
 
 
-def _gate_of(transport: asyncio.BaseTransport | None) -> Gate | None:
+def gate_of(transport: asyncio.BaseTransport | None) -> Gate | None:
     gate = None if transport is None else transport.get_protocol()
     return gate if isinstance(gate, Gate) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    host: str
-    port: int
-    unauthenticated: UnauthenticatedConnections = field(repr=False)
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
-
-
-@asynccontextmanager
-async def listening(
-    app: web.Application, host: str, port: int, rules: EdgeRules, *, choose: str
-) -> AsyncIterator[Listener]:
-    """Serve `app` on `host`:`port` (0: any free port) while the body runs. Raises Failure: see `cannot_listen`."""
-    unauthenticated = UnauthenticatedConnections(rules)
-    app.middlewares.append(_checking(rules))
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        shutdown_timeout=SHUTDOWN_S,
-        auto_decompress=False,  # a body of 1 MB may be 1 GiB
-        keepalive_timeout=IDLE_S,
-        logger=_RequestLog(logging.getLogger("aiohttp.server"), {}),
-    )
-    await runner.setup()
-    try:
-        assert runner.server is not None
-        runner.server.request_handler = partial(_expecting, runner.server.request_handler)
-        make = cast("Callable[[], asyncio.Protocol]", runner.server)
-        loop = asyncio.get_running_loop()
-        try:
-            server = await loop.create_server(lambda: Gate(make, unauthenticated), host, port, backlog=1024)
-        except OSError as error:
-            raise cannot_listen(error, host, port, choose=choose) from error
-        address = server.sockets[0].getsockname()
-        with closing(server), closing(unauthenticated):
-            yield Listener(str(address[0]), int(address[1]), unauthenticated)
-    finally:
-        await runner.cleanup()
-
-
-async def _expecting(answer: Callable[..., Awaitable[web.StreamResponse]], request: web.BaseRequest) -> Any:
-    """aiohttp checks `Expect` before any middleware. Its 417 quotes the value: a 500 if that is not text."""
-    if request.headers.get("Expect", CONTINUE).lower() == CONTINUE:
-        return await answer(request)
-    response = web.Response(status=417, headers={"Cache-Control": "no-store"})
-    response.force_close()
-    return response
-
-
-def _checking(rules: EdgeRules) -> Middleware:
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        gate = _gate_of(request.transport)
-        if gate is not None:
-            gate.begin(member=False)
-        try:
-            return _refusal(request, rules) or await handler(request)
-        finally:
-            if gate is not None:
-                gate.end()
-
-    return check
 
 
 def forbidden_header(
@@ -354,29 +313,3 @@ def forbidden_header(
     if "Origin" in headers and not is_own and origin not in origins:
         return "Origin", "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS"
     return None
-
-
-def _refusal(request: web.Request, rules: EdgeRules) -> web.Response | None:
-    headers, status = request.headers, 403
-    if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        status, field = 415, "Content-Encoding"
-        why = "compressed bodies are not accepted: send the body without a Content-Encoding"
-    elif request.path in UNCHECKED:
-        return None
-    elif (forbidden := forbidden_header(headers, rules.hosts, rules.origins)) is not None:
-        field, why = forbidden
-    else:
-        return None
-    rules.turned_away(request, status, why)
-    body = {"code": status, "message": why, "details": {"field": field}}
-    response = web.json_response(body, status=status, headers={"Cache-Control": "no-store"})
-    response.force_close()
-    return response
-
-
-class _RequestLog(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp's log of one server, without what anybody can provoke: malformed requests, and clients that hang up."""
-
-    def exception(self, msg: object, *args: object, exc_info: Any = True, **kwargs: Any) -> None:
-        if not isinstance(exc_info, ConnectionError | HttpProcessingError):
-            super().exception(msg, *args, exc_info=exc_info, **kwargs)

@@ -29,7 +29,7 @@ from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import Malformed
 from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas.base import AgentCallData
-from smcp_service.http_limits import SHUTDOWN_S
+from smcp_service.http_server import SHUTDOWN_S
 from smcp_service.settings import SettingsError
 
 _log = logging.getLogger("smcp_computer.control")

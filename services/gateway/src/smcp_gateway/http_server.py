@@ -17,7 +17,8 @@ from smcp_gateway.sockets.session import VERSION_PARAMETER
 from smcp_proto.catalog import refuse_version
 from smcp_proto.errors import SmcpError, VersionRefused, error_of
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
-from smcp_service.http_limits import EdgeRules, Listener, listening
+from smcp_service.http_limits import EdgeRules
+from smcp_service.http_server import Listener, listening
 from smcp_service.metrics import Metrics
 from smcp_service.settings import is_loopback
 

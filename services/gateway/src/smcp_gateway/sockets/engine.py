@@ -229,8 +229,8 @@ class Engine(engineio.AsyncServer):
             if request.content_length in (None, size):
                 await self._handle_polled(socket, whole)
                 return _answer(request, b"OK")
-        except (ClientError, ConnectionError):
-            pass  # it hung up in the middle of the request
+        except (ClientError, ConnectionError, RuntimeError):
+            pass  # it hung up in the middle of the request; RuntimeError: before it was read at all
         await self.close_socket(socket, self.reason.TRANSPORT_ERROR)
         return _answer(request, b"", status=400)
 

@@ -224,13 +224,18 @@ class SocketIoServer:
                 if session is not None and (acknowledged := session.asks.get(number)) is not None:
                     acknowledged(argument)
             case packet.ClientConnect(namespace, auth):
-                said = f"0{namespace},{'' if auth is None else orjson.dumps(auth).decode()}"
-                connecting: Work = self._sio_packet(engine_id, said)
-                return connecting
+                return self._connect(engine_id, f"0{namespace},{'' if auth is None else orjson.dumps(auth).decode()}")
             case packet.ClientDisconnect():
                 if session is not None:
                     return self._leave_namespace(session)
         return None
+
+    async def _connect(self, engine_id: str, said: str) -> None:
+        """One that is refused is disconnected: each try costs, and it is let in by another connection."""
+        if engine_id in self._sio.environ:  # else it ended before its turn
+            await self._sio_packet(engine_id, said)
+            if self._sessions.of_connection(engine_id) is None:
+                await self.engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION)
 
     async def _leave_namespace(self, session: Session) -> None:
         await self._sio_packet(session.engine_id, f"1{NAMESPACE},")
