@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,31 @@ async def test_a_server_that_hangs_at_its_start_is_tried_again() -> None:
     async with running(limits=Limits(start_s=1.0), ready=["calm"], wild=wild, calm=configs.hostile()) as servers:
         await eventually(lambda: servers["wild"].reason == "did not answer as an MCP server in time")
         await answers(servers["calm"])
+
+
+HANGS_AFTER_A_CHANGE = """
+import json, sys, time
+answers = {
+    "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": True}},
+                   "serverInfo": {"name": "s", "version": "1"}},
+    "tools/list": {"tools": [{"name": "change", "inputSchema": {"type": "object"}}]},
+    "tools/call": {"content": []},
+}
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("method") in answers:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answers[message["method"]]}), flush=True)
+    if message["method"] == "tools/call":
+        print('{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}', flush=True)
+        time.sleep(600)
+"""
+
+
+async def test_a_server_that_hangs_when_it_is_asked_for_its_changed_tools_is_found_as_any_other() -> None:
+    program = {"command": sys.executable, "args": ["-I", "-S", "-c", HANGS_AFTER_A_CHANGE]}
+    async with running(limits=Limits(silence_s=3.0), box={"type": "stdio", "server_parameters": program}) as servers:
+        assert await call(servers["box"], "change") == {"content": []}
+        await eventually(lambda: servers["box"].starts == 2 and servers["box"].ready, timeout=20)
 
 
 async def test_an_invalid_tool_is_left_out_with_a_warning_and_running_calls_go_on(

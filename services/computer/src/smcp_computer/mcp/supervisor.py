@@ -309,8 +309,10 @@ class Supervisor:
 
     async def _refresh(self, connection: ServerConnection) -> None:
         self._is_outdated = False
+        # a program that hangs meanwhile is asked in time
+        within = connection.list_s if self._over_http else min(connection.list_s, self.limits.silence_s * 2 / 3)
         try:
-            async with self._waited(connection.list_s):
+            async with self._waited(within):
                 tools = await connection.list_tools()
         except TimeoutError:
             self._is_outdated = True
