@@ -32,7 +32,8 @@ Computer's."""
 MAX_LIST: Final = 16 * MIB
 """For one list of a Computer, as `size_of` counts; `MAX_CACHED_BYTES` is for all lists that are read at a time."""
 LEAST_ITEM: Final = 1024
-"""What each item counts at least, and each page: a list of empty pages ends, too."""
+LEAST_PAGE: Final = 8 * LEAST_ITEM
+"""What each item counts at least, and each page: a list of empty pages ends, too, after 2,048 requests."""
 
 
 class _Page(Wire):
@@ -309,7 +310,7 @@ class ResourceMethods:
             while cursor not in seen:
                 seen.add(cursor)
                 page = await self._list_page(key, computer, server, cursor)
-                size = max(LEAST_ITEM * (1 + len(page[key])), size_of(page))
+                size = max(LEAST_PAGE, LEAST_ITEM * len(page[key]), size_of(page))
                 sizes[page.get("computer")] += size
                 self._listed += size
                 if max(sizes.values()) > MAX_LIST or self._listed > MAX_CACHED_BYTES:
