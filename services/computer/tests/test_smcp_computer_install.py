@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from smcp_computer.config.secret_store import seal_file
 from smcp_computer.main import UNIT, app, environment_text
 from smcp_service.settings import SettingsError
 
@@ -50,6 +51,24 @@ def test_it_writes_the_files_and_leaves_what_somebody_may_have_changed(config: P
     }  # fmt: skip
     assert environment.read_text() == "SMCP_OFFICE=changed\n"
     assert "ExecStart=" in unit.read_text()
+
+
+def test_pinned_tools_stay_pinned(config: Path, tmp_path: Path) -> None:
+    pins = config.with_suffix(".pins.json")
+    pins.write_text('{"version": 1, "servers": {}}')
+    assert install(config, *PLACE, "--write", "--root", str(tmp_path / "root")).exit_code == 0
+    copied = tmp_path / "root/etc/smcp/computer.pins.json"
+    assert (copied.read_text(), copied.stat().st_mode & 0o777) == (pins.read_text(), 0o644)
+
+
+def test_an_encrypted_file_whose_key_the_service_has_not_is_refused(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMCP_STATE_DIR", str(tmp_path / "state"))
+    config.write_bytes(seal_file(config.read_bytes()))
+    refused = install(config)
+    assert isinstance(refused.exception, SettingsError)
+    assert f"--config: {config} is encrypted" in str(refused.exception)
 
 
 def test_values_stand_in_the_environment_file_as_systemd_reads_them() -> None:

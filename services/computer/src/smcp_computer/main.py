@@ -16,6 +16,7 @@ from smcp_bus.nats.config import configured_credentials
 from smcp_computer.config.file import imported, load_config, read_config, read_env_file
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
+from smcp_computer.config.secret_store import is_sealed
 from smcp_computer.config_commands import pin, secrets_app, servers_app, write_new
 from smcp_computer.control_commands import Json, print_json
 from smcp_computer.control_commands import app as commands_app
@@ -188,14 +189,19 @@ def install(
     # what is wrong would stop the service, which systemd does not restart then
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user):
         raise SettingsError(f"--user: {user!r} is not a Linux user name")
-    check_connection(load_settings(ComputerSettings, config=config, office=office, name=name, gateway_url=gateway))
+    settings = load_settings(ComputerSettings, config=config, office=office, name=name, gateway_url=gateway)
+    check_connection(settings)
     load_config(config)
+    if is_sealed(config.read_bytes()):
+        raise SettingsError(f"--config: {config} is encrypted with your key: decrypt it (`smcp-computer secrets`)")
     token = ETC / ("token" if nats is None else "nats.json")
     wanted = [  # and their modes
         (Path("/etc/systemd/system") / UNIT, unit_text(user), 0o644),
         (ETC / "computer.env", environment_text(office, name, gateway, nats), 0o640),
         (ETC / "computer.json", config.read_text(encoding="utf-8"), 0o640),
     ]
+    if (pins := settings.pins_file).exists():
+        wanted.append((ETC / "computer.pins.json", pins.read_text(encoding="utf-8"), 0o644))
     # somebody may have changed those in /etc/smcp
     kept = [path for path, _, _ in wanted if path.parent == ETC and (root / path.relative_to("/")).exists()]
     steps = [
