@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import nats
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.audit import FIELDS, Batch, Event, Trail, sha256
+from smcp_bus.audit import FIELDS, Batch, Event, Sink, Trail, sha256
 from smcp_bus.audit_sinks import MESSAGE_ID, FileSink, StreamSink
 from smcp_bus.limits import Rate
 from smcp_bus.nats.bus import BusConfig, open_bus
@@ -21,34 +22,28 @@ from smcp_testing.waiting import eventually
 LOG = logging.getLogger("test.audit")
 
 
-class Kept:
-    """A sink that remembers, and answers when it is told to."""
+class Kept(Sink):
+    """A sink that remembers, and answers when it is told to. `round_ends` is what sends, where it gathers."""
 
-    def __init__(self, trail: Trail, room: int) -> None:
-        self.trail = trail
-        self.room = room
+    def __init__(self, *, gathers: bool) -> None:
+        self.gathers = gathers
         self.sent: list[tuple[int, str, bytes]] = []
 
-    def send(self, batch: Batch) -> int:
-        self.sent.append((batch.number, batch.subject, batch.body))
-        return self.room
+    def later(self, leave: Callable[[], None]) -> None:
+        self.round_ends = leave
+        if not self.gathers:
+            leave()
 
-    def close(self) -> None:
-        pass
+    def send(self, batch: Batch) -> None:
+        self.sent.append((batch.number, batch.subject, batch.body))
 
     def records(self) -> list[dict[str, Any]]:
         return [json.loads(record) for _, _, record in self.sent]
 
 
-def trail(*, required: bool = False, content: bool = False, room: int = 0) -> tuple[Trail, Kept]:
-    sinks: list[Kept] = []
-
-    def sink(made: Trail) -> Kept:
-        sinks.append(Kept(made, room))
-        return sinks[0]
-
-    made = Trail(LOG, writer="gateway-1/a", open_sink=sink, required=required, content=content)
-    return made, sinks[0]
+def trail(*, required: bool = False, content: bool = False, gathers: bool = False) -> tuple[Trail, Kept]:
+    sink = Kept(gathers=gathers)
+    return Trail(LOG, writer="gateway-1/a", open_sink=lambda _: sink, required=required, content=content), sink
 
 
 async def test_each_record_holds_the_hash_of_the_one_before_it() -> None:
@@ -119,6 +114,17 @@ async def test_the_line_of_the_log_has_no_arguments_and_says_calls_at_debug(capl
     assert [(line.message, line.__dict__["req_id"]) for line in caplog.records] == [("join", "r2"), ("call", "r3")]
     assert caplog.records[0].__dict__["trace_id"] == f"{7:032x}"
     assert not any("geheim" in str(line.__dict__) for line in caplog.records)
+
+
+async def test_the_line_of_the_log_is_written_at_once_where_the_record_leaves_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    written, sink = trail(gathers=True)
+    written.write(Event("join", "ok", office="lab"))
+    assert (len(caplog.records), sink.sent) == (1, [])
+    sink.round_ends()
+    assert (len(caplog.records), len(sink.sent)) == (1, 1)
 
 
 async def test_the_line_of_the_log_says_refused_of_a_refusal_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -218,8 +224,9 @@ async def test_required_says_whether_it_is_written_and_refuses_until_it_is() -> 
 
 
 async def test_what_becomes_of_a_message_becomes_of_each_record_in_it() -> None:
-    written, sink = trail(required=True, room=10_000)
+    written, sink = trail(required=True, gathers=True)
     answers = [written.write(Event("call", "ok")) for _ in range(3)]
+    sink.round_ends()
     assert [number for number, _, _ in sink.sent] == [1]
     assert written.waiting == 3
     written.refused(1, "full")
@@ -233,9 +240,11 @@ async def test_what_becomes_of_a_message_becomes_of_each_record_in_it() -> None:
 
 async def test_what_waits_is_sent_again_in_portions_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_bus.audit.SENT_AGAIN", 4)
-    written, sink = trail(room=1000)
-    for _ in range(12):
-        written.write(Event("call", "ok"))
+    written, sink = trail(gathers=True)
+    for _ in range(4):
+        for _ in range(3):
+            written.write(Event("call", "ok"))
+        sink.round_ends()
     sent = list(sink.sent)
     written.send_again()
     again = sink.sent[len(sent) :]

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from smcp_bus.audit import NOT_WRITTEN, Batch, Trail
+from smcp_bus.audit import NOT_WRITTEN, Batch, Sink, Trail
 from smcp_bus.dispatch import Answer, Call, Dispatcher, failed
 from smcp_bus.limits import Rate
 from smcp_gateway.app import Gateway
@@ -30,18 +30,17 @@ from smcp_testing.socketio_pair import call as call_of
 from smcp_testing.waiting import eventually
 
 
-class SentWithTheRound:
+class SentWithTheRound(Sink):
     """A sink whose records leave when this round of the loop ends, as those of NATS do."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
 
-    def send(self, batch: Batch) -> int:
-        asyncio.get_running_loop().call_soon(self.order.append, "record")
-        return 0
+    def later(self, leave: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(leave)
 
-    def close(self) -> None:
-        pass
+    def send(self, batch: Batch) -> None:
+        self.order.append("record")
 
 
 def recorded(gateway: Gateway) -> "Kept":
@@ -51,30 +50,22 @@ def recorded(gateway: Gateway) -> "Kept":
     return sink
 
 
-class Kept:
+class Kept(Sink):
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
 
-    def send(self, batch: Batch) -> int:
+    def send(self, batch: Batch) -> None:
         self.records.append(json.loads(batch.body))
-        return 0
-
-    def close(self) -> None:
-        pass
 
 
-class Full:
+class Full(Sink):
     """A sink that takes nothing."""
 
     def __init__(self, trail: Trail) -> None:
         self.trail = trail
 
-    def send(self, batch: Batch) -> int:
+    def send(self, batch: Batch) -> None:
         asyncio.get_running_loop().call_soon(self.trail.refused, batch.number, "full")
-        return 0
-
-    def close(self) -> None:
-        pass
 
 
 def opened(*, required: bool = False, flat_errors: bool = True) -> tuple[Audit, Kept, Session, Sessions]:

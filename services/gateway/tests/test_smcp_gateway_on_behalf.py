@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from smcp_bus.audit import Batch, Trail
+from smcp_bus.audit import Batch, Sink, Trail
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import RIGHTS, SUBJECT
 from smcp_testing import issuer
@@ -24,7 +24,7 @@ RESULT = {"content": [], "isError": False}
 
 
 @dataclass
-class Scene:
+class Scene(Sink):
     client: Client
     calls: list[Incoming]
     """Of tools of the native Computer `box`."""
@@ -32,12 +32,8 @@ class Scene:
     records: list[dict[str, Any]] = field(default_factory=list)
     """The audit trail of the gateway."""
 
-    def send(self, batch: Batch) -> int:
+    def send(self, batch: Batch) -> None:
         self.records.append(json.loads(batch.body))
-        return 0
-
-    def close(self) -> None:
-        pass
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from pydantic import AnyUrl
 
 from smcp_auth import api_keys as key_file
 from smcp_auth.api_keys import new_key
-from smcp_bus.audit import Batch, Trail
+from smcp_bus.audit import Batch, Sink, Trail
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import RIGHTS
 from smcp_testing.gateway_world import gateway_world, reply
@@ -117,13 +117,9 @@ async def test_a_client_finds_the_issuer_and_the_computer_and_the_audit_trail_ar
     calls: list[Incoming] = []
     records: list[dict[str, Any]] = []
 
-    class Sink:
-        def send(self, batch: Batch) -> int:
+    class Kept(Sink):
+        def send(self, batch: Batch) -> None:
             records.append(json.loads(batch.body))
-            return 0
-
-        def close(self) -> None:
-            pass
 
     async def serve(verb: str, incoming: Incoming) -> Reply:
         if verb == "tool_call":
@@ -141,7 +137,7 @@ async def test_a_client_finds_the_issuer_and_the_computer_and_the_audit_trail_ar
         gateway_world(nats_url, settings={"auth_keys": keys}) as world,
         world.computer("lab-1", "box", serve),
     ):
-        world.gateways[0]._audit.trail = Trail(logging.getLogger("test"), open_sink=lambda _: Sink())
+        world.gateways[0]._audit.trail = Trail(logging.getLogger("test"), open_sink=lambda _: Kept())
         settings = {"auth_jwks": str(jwks), "auth_audience": "other", "auth_issuer": issuer.url}
         where = {"mcp_port": port, "mcp_public_url": public, "token": service_key}
         async with mcp_service(world.url, **settings, **where) as service:

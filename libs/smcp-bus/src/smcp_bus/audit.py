@@ -12,11 +12,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from math import inf
 from operator import attrgetter
-from time import time_ns
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -96,15 +94,13 @@ class Event:
 class Batch:
     """Records that go to the sink together, and stay together when they are sent again."""
 
-    number: int = 0
+    number: int
     """Of its first record."""
-    subject: str = ""
-    sent_at: float = 0.0
-    written: "asyncio.Future[bool] | None" = None
+    subject: str
+    sent_at: float
     records: list[bytes] = field(default_factory=list)
     size: int = 0
-    room: int = 0
-    """See `Sink.send`."""
+    waiters: "list[asyncio.Future[bool]]" = field(default_factory=list)
     failed: bool = False
 
     @property
@@ -113,18 +109,26 @@ class Batch:
         return b"\n".join(self.records)
 
     def answer(self, *, is_written: bool) -> None:
-        if self.written is not None and not self.written.done():
-            self.written.set_result(is_written)
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(is_written)
 
 
-class Sink(Protocol):
+class Sink:
     """Where records go. It answers a batch by `Trail.taken` or `Trail.refused`, in `send` or later, or not at all."""
 
-    def send(self, batch: Batch) -> int:
-        """Returns how many bytes of further records the batch may take before it leaves; 0: it has left."""
-        ...
+    most_bytes = 128 * 1024
+    """Of several records in one batch: as much as one with arguments and results may have."""
 
-    def close(self) -> None: ...
+    def later(self, leave: Callable[[], None]) -> None:
+        """Call it before anything leaves that is sent after this; it gives `send` the records made until then."""
+        leave()
+
+    def send(self, batch: Batch) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass(eq=False, repr=False)
@@ -147,7 +151,7 @@ class Trail:
         self._number = 0
         self._prev = ""
         self._batches: dict[int, Batch] = {}
-        self._gathering = Batch()
+        self._gathered: list[tuple[Event, asyncio.Future[bool] | None]] = []
         self.waiting = 0
         """Records that the sink has not taken yet."""
         self._waiting_bytes = 0
@@ -171,39 +175,51 @@ class Trail:
 
     def write(self, event: Event) -> Awaitable[bool] | None:
         """Record what happened. Returns what to wait for, in the mode `required`: whether it is written now."""
-        self._compact(event)
-        record = _described(event, content=self.content)
-        self._say(record)
+        _clean(event)
+        self._say(event)
         if self.sink is None:
             return None
+        written = self._loop.create_future() if self.required else None
         if self.waiting >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES:
             self.lost += 1
             self.failures += 1
-            if not self.required:
-                return None
-            lost = self._loop.create_future()
-            lost.set_result(False)
-            return lost
-        if self.lost:
-            record["lost"] = self.lost
-        self._number = number = self._number + 1
-        record["writer"], record["seq"], record["prev"] = self.writer, number, self._prev
-        written = exact_json.written(record)
-        self._prev = sha256(written)
-        subject, size, batch = audit(event.office or "", event.kind), len(written) + 1, self._gathering
-        if batch.room < size:
-            future = self._loop.create_future() if self.required else None
-            batch = self._gathering = self._batches[number] = Batch(number, subject, self._loop.time(), future)
-        elif batch.subject != subject:
-            batch.subject = AUDIT_OF_SEVERAL
-        batch.records.append(written)
-        batch.size += size
-        batch.room -= size
+            if written is not None:
+                written.set_result(False)
+            return written
         self.waiting += 1
-        self._waiting_bytes += size
-        if batch.number == number:
-            batch.room = self.sink.send(batch)
-        return None if batch.written is None else asyncio.shield(batch.written)
+        self._gathered.append((event, written))
+        if len(self._gathered) == 1:
+            self.sink.later(self._leave)
+        return written
+
+    def _leave(self) -> None:
+        """Make the records of a round of the loop, and send them: one after the other they cost half as much CPU."""
+        assert self.sink is not None
+        gathered, self._gathered = self._gathered, []
+        at, batches = datetime.now(UTC).isoformat(timespec="milliseconds"), list[Batch]()
+        for event, waiter in gathered:
+            self._hash(event)
+            record = _described(event, at, content=self.content)
+            if self.lost:
+                record["lost"] = self.lost
+            self._number = number = self._number + 1
+            record["writer"], record["seq"], record["prev"] = self.writer, number, self._prev
+            written = exact_json.written(record)
+            self._prev = sha256(written)
+            subject, size = audit(event.office or "", event.kind), len(written) + 1
+            if not batches or batches[-1].size + size > self.sink.most_bytes:
+                batches.append(Batch(number, subject, self._loop.time()))
+            batch = batches[-1]
+            if batch.subject != subject:
+                batch.subject = AUDIT_OF_SEVERAL
+            batch.records.append(written)
+            batch.size += size
+            if waiter is not None:
+                batch.waiters.append(waiter)
+            self._waiting_bytes += size
+        for batch in batches:
+            self._batches[batch.number] = batch
+            self.sink.send(batch)
 
     def write_refusal(self, event: Event, office: str | None) -> None:
         """Record a refusal, if its sender is within `REFUSAL_RATE`. The sender's next record says how many are missing.
@@ -212,7 +228,8 @@ class Trail:
             office: the sender's own office; the one in the request may be any. A sender is an office and a subject.
         """
         sender = f"{office or ''}\n{event.by or event.subject or ''}"
-        self._compact(event)
+        _clean(event)
+        self._hash(event)
         self._unwritten_refusals[sender] = self._unwritten_refusals.get(sender, (0, event))[0] + 1, event
         self._write_latest_refusal(sender)
 
@@ -224,8 +241,7 @@ class Trail:
             event.why = f"{count - 1} refusals before it are not recorded; {event.why}"
         self.write(event)
 
-    def _compact(self, event: Event) -> None:
-        _clean(event)
+    def _hash(self, event: Event) -> None:
         if event.arguments is None or event.args_sha256 is not None:
             return
         arguments = exact_json.written(event.arguments, sort_keys=True)
@@ -295,19 +311,32 @@ class Trail:
             self.log.error("records of the audit trail are lost: %d", self.waiting)
         self.sink.close()
 
-    def _say(self, record: dict[str, Any]) -> None:
-        kind = record["kind"]
-        is_elsewhere = "source" in record  # the Computer has said it, perhaps in this very log
-        level = logging.DEBUG if kind == "call" or is_elsewhere else logging.INFO
+    def _say(self, event: Event) -> None:
+        is_elsewhere = event.source is not None  # the Computer has said it, perhaps in this very log
+        level = logging.DEBUG if event.kind == "call" or is_elsewhere else logging.INFO
         if not self.log.isEnabledFor(level):
             return
-        event = "refused" if kind == "refusal" else "detail"
-        shown = {name: record.get(name) for name in _LOGGED} | {"member": record["name"], event: record.get("event")}
-        self.log.log(level, kind, extra={name: value for name, value in shown.items() if value is not None})
+        record = _described(event, "", content=False)
+        name = "refused" if event.kind == "refusal" else "detail"
+        shown = {name: record.get(name) for name in _LOGGED} | {"member": event.name, name: event.event}
+        self.log.log(level, event.kind, extra={name: value for name, value in shown.items() if value is not None})
 
 
-def _described(event: Event, *, content: bool) -> dict[str, Any]:
-    record: dict[str, Any] = dict(zip(FIELDS, (_at(time_ns() // 1_000_000), *_fields(event)), strict=True))
+def _described(event: Event, at: str, *, content: bool) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "at": at,
+        "kind": event.kind,
+        "subject": event.subject,
+        "office": event.office,
+        "role": event.role,
+        "name": event.name,
+        "computer": event.computer,
+        "tool": event.tool,
+        "outcome": event.outcome,
+        "ms": event.ms,
+        "req_id": event.req_id,
+        "args_sha256": event.args_sha256,
+    }
     if event.trace_id is not None:
         record["trace_id"] = f"{event.trace_id:032x}"
     for name in _WHERE_KNOWN:
@@ -319,18 +348,9 @@ def _described(event: Event, *, content: bool) -> dict[str, Any]:
     return record
 
 
-@lru_cache(maxsize=1)  # under load most records are made in the same millisecond as the one before
-def _at(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-FIELDS: Final = (
-    *("at", "kind", "subject", "office", "role", "name", "computer", "tool"),
-    *("outcome", "ms", "req_id", "args_sha256"),
-)
-"""What each record has, `null` where it is not known; the other fields are left out then."""
-_fields: Final = attrgetter(*FIELDS[1:])
 _WHERE_KNOWN: Final = ("by", "address", "why", "event", "request_bytes", "reply_bytes", "source")
+FIELDS: Final = tuple(_described(Event("call", "ok"), "", content=False))
+"""What each record has, `null` where it is not known; the other fields are left out then."""
 _LOGGED: Final = (
     *("subject", "office", "role", "computer", "tool", "outcome", "ms", "req_id", "trace_id", "by", "address", "why"),
 )

@@ -29,8 +29,6 @@ from smcp_service.settings import ServiceSettings
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """JetStream stores a message with a known id once."""
-BATCH_BYTES: Final = 128 * 1024
-"""Of several records in one message: as much as one with arguments and results may have."""
 HEAD_BYTES: Final = 256
 """More than the headers of a message have."""
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -39,7 +37,7 @@ KEPT: Final = 3
 """Former files: with the one that is written 256 MiB, as much as the stream keeps by default."""
 
 
-class StreamSink:
+class StreamSink(Sink):
     """Publishes records for JetStream's stream, on the bus's own connection; the answers arrive at one subscription.
 
     The records of one round of the event loop are one message, since an answer costs more than a record, and stay
@@ -51,29 +49,26 @@ class StreamSink:
         self._trail = trail
         # Nobody else who may write into this process's inbox can guess where its answers arrive.
         self._reply = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
-        self._leaving: dict[Batch, None] = {}
         # Nor the ids: who published one first would have our record dropped as its duplicate.
         self._id = f"{MESSAGE_ID}: {secrets.token_hex(16)}-".encode()
         self._subscription = self._bus.attach(f"{self._reply}*", "", self._answered)
         self._stop = bus.watch(self._on_connection)
 
-    def send(self, batch: Batch) -> int:
-        if not self._leaving:
-            self._bus.send_later(self._publish)  # the answers to what is recorded leave with this round of the loop
-        self._leaving[batch] = None
-        return min(BATCH_BYTES, self._bus.max_payload - HEAD_BYTES) - batch.size
+    @property
+    def most_bytes(self) -> int:  # type: ignore[override] # it may change with the server
+        return min(Sink.most_bytes, self._bus.max_payload - HEAD_BYTES)
 
-    def _publish(self) -> None:
-        leaving, self._leaving = self._leaving, {}
-        for batch in leaving:
-            batch.room = 0
-            head = b"NATS/1.0\r\n%b%d\r\n\r\n" % (self._id, batch.number)
-            if not self._bus.connected:
-                self._trail.refused(batch.number, "there is no connection to NATS")
-            elif len(head) + batch.size > self._bus.max_payload:
-                self._trail.refused(batch.number, "it is too large")
-            else:
-                self._bus.send(batch.subject, f"{self._reply}{batch.number}", head, batch.body)
+    def later(self, leave: Callable[[], None]) -> None:
+        self._bus.send_later(leave)
+
+    def send(self, batch: Batch) -> None:
+        head = b"NATS/1.0\r\n%b%d\r\n\r\n" % (self._id, batch.number)
+        if not self._bus.connected:
+            self._trail.refused(batch.number, "there is no connection to NATS")
+        elif len(head) + batch.size > self._bus.max_payload:
+            self._trail.refused(batch.number, "it is too large")
+        else:
+            self._bus.send(batch.subject, f"{self._reply}{batch.number}", head, batch.body)
 
     def close(self) -> None:
         self._stop()
@@ -92,7 +87,7 @@ class StreamSink:
             self._trail.send_again()
 
 
-class ApprovalSink:
+class ApprovalSink(Sink):
     """Where the approvals of a Computer on NATS go (`smcp_bus.audit.Sink`): it may not write to the stream itself."""
 
     def __init__(self, registry: RegistryClient, office: str, computer: str, trail: Trail) -> None:
@@ -101,11 +96,10 @@ class ApprovalSink:
         self._trail = trail
         self._asking: set[asyncio.Task[None]] = set()
 
-    def send(self, batch: Batch) -> int:
+    def send(self, batch: Batch) -> None:
         task = asyncio.create_task(self._ask(batch), name="approval")
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
-        return 0
 
     def close(self) -> None:
         for task in self._asking:
@@ -120,7 +114,7 @@ class ApprovalSink:
             self._trail.taken(batch.number)
 
 
-class FileSink:
+class FileSink(Sink):
     def __init__(self, path: Path, trail: Trail, *, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> None:
         self._path = path
         self._trail = trail
@@ -128,7 +122,7 @@ class FileSink:
         self._kept = kept
         self._file: int | None = None
 
-    def send(self, batch: Batch) -> int:
+    def send(self, batch: Batch) -> None:
         try:
             with self._locked() as file:
                 _append(file, batch.body + b"\n")
@@ -136,7 +130,6 @@ class FileSink:
             self._trail.refused(batch.number, f"{self._path}: {error.strerror or error}")
         else:
             self._trail.taken(batch.number)
-        return 0
 
     def close(self) -> None:
         if self._file is not None:

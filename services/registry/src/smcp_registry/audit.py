@@ -17,8 +17,7 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 from pydantic import ValidationError
 
-from smcp_bus.audit import STREAM, Event, Kind, Trail, not_written, when_written
-from smcp_bus.audit_sinks import BATCH_BYTES
+from smcp_bus.audit import STREAM, Event, Kind, Sink, Trail, not_written, when_written
 from smcp_bus.bus import raise_if_cancelled
 from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call
 from smcp_bus.headers import CLAIM, PROOF
@@ -41,7 +40,7 @@ PAGE_BYTES: Final = 448 * 1024
 
 ACK_FIELDS: Final = 7
 """Tokens of a message's reply subject after `$JS.ACK`; newer servers put domain and account before them (ADR-15)."""
-LARGEST: Final = 2 * BATCH_BYTES
+LARGEST: Final = 2 * Sink.most_bytes
 """More than a message has (bytes): a stream that is so near to its limit counts as full."""
 
 
