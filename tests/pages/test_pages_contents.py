@@ -43,6 +43,13 @@ def name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_row_of_a_table_stands_in_one(page: Path) -> None:
+    lines = ["", *page.read_text("utf-8").splitlines(), ""]
+    first = [at for at, line in enumerate(lines) if line.startswith("|") and not lines[at - 1].startswith("|")]
+    assert [lines[at] for at in first if re.fullmatch(r"\|[ :|-]+\|", lines[at + 1]) is None] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_path_and_link_exists(page: Path) -> None:
     missing = []
     for link in links(page):
