@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlparse
 
 from nats.aio.client import Server
 
@@ -14,7 +14,7 @@ from smcp_testing.waiting import eventually
 
 def tried(bus: Bus, *nodes: NatsServer) -> set[str]:
     """The addresses (`host:port`) of those nodes that are tried once the connection breaks."""
-    known = [Server(urlsplit(node.url)) for node in nodes]
+    known = [Server(urlparse(node.url)) for node in nodes]
     tries = (bus.choose_server(known, {})[0] for _ in range(2 * len(nodes)))  # each of them at least once
     return {server.uri.netloc for server in tries if server is not None}
 
