@@ -4,12 +4,16 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import WSCloseCode, web
 
+from smcp_auth import api_keys
+from smcp_auth.api_keys import new_key
+from smcp_auth.quotas import SUBJECT_BODIES
 from smcp_gateway.sockets.packet import ClientPacket, read_packet
 from smcp_gateway.sockets.websocket import BURST, FRAMES, SLICE, VERY_LARGE, Slices
 from smcp_proto.catalog import HEADROOM
@@ -181,11 +185,11 @@ class Frames(asyncio.Protocol):
 
 @pytest.mark.parametrize("size", [13, 64 * KIB + 1, 4 * MIB])
 def test_aiohttp_gets_a_large_frame_in_slices(size: int) -> None:
-    large, other = bytes(range(251)) * (VERY_LARGE // 250), b"x" * (VERY_LARGE + SLICE)
+    large, other = bytes(range(250)) * (3 * SLICE // 250 + 1), b"x" * 4 * SLICE
     said = [
         client_frame(TEXT, b"small"),
         client_frame(TEXT, large),
-        client_frame(TEXT, b"x" * (VERY_LARGE - 1), last=False),
+        client_frame(TEXT, b"x" * SLICE, last=False),
         client_frame(CONTINUATION, other, last=False),
         client_frame(WS_PING, b"between"),
         client_frame(CONTINUATION, b""),
@@ -197,15 +201,15 @@ def test_aiohttp_gets_a_large_frame_in_slices(size: int) -> None:
         client_frame(CLOSE, b"\x03\xe8"),
     ]
     sent, frames = b"".join(said), Frames()
-    slices = Slices(frames, 2 * VERY_LARGE, b"the mark", pytest.fail)
+    slices = Slices(frames, 8 * SLICE, b"the mark", pytest.fail)
     for at in range(0, len(sent), size):
         slices.data_received(sent[at : at + size])
     came = frames.read()
     assert came[:2] == [(0x81, b"the mark"), (0x81, b"small")]
-    assert max(len(payload) for _, payload in came if len(payload) != VERY_LARGE - 1) == SLICE
-    assert [first for first, _ in came[2:]] == [*[0x82] * 4, 0x81, *[0x82] * 6, 0x80 | WS_PING, 0x81, 0x88], "no binary"
-    assert b"".join(payload for _, payload in came[2:7]) == large
-    assert b"".join(payload for _, payload in came[8:13]) == other
+    assert max(len(payload) for _, payload in came) == SLICE
+    assert [first for first, _ in came[2:]] == [*[0x82] * 3, 0x81, *[0x82] * 5, 0x80 | WS_PING, 0x81, 0x88], "no binary"
+    assert b"".join(payload for _, payload in came[2:6]) == large
+    assert b"".join(payload for _, payload in came[7:11]) == other
 
 
 @pytest.mark.parametrize("first", [0x01, 0x81, 0x82])
@@ -242,6 +246,38 @@ async def test_a_message_that_is_no_ack_is_truncated_at_the_request_limit(
         assert (await acked(client))[0] == 2
     assert read[1] <= MIB + HEADROOM
     assert read[2] == len(answer), "an answer may be longer"
+
+
+async def test_messages_without_an_end_of_one_key_share_a_budget_and_another_key_is_served(
+    nats_url: str, tmp_path: Path
+) -> None:
+    keys = {name: new_key(subject=name, offices=["*"], names=["*"]) for name in ("mallory", "anna")}
+    for _, entry in keys.values():
+        api_keys.add(tmp_path / "keys.json", entry)
+    settings = {"auth_keys": tmp_path / "keys.json"}
+
+    async with (
+        gateway_world(nats_url, max_payload=MIB, settings=settings) as world,
+        AsyncExitStack() as stack,
+    ):
+
+        async def member(name: str) -> RawWebSocket:
+            client = await stack.enter_async_context(raw(world))
+            await client.write(client_frame(TEXT, CONNECT + json.dumps({"token": keys[name][0]}).encode()))
+            assert (await client.message()).startswith(b"40/smcp,{")
+            return client
+
+        large = event(1, "server:list_room", {"agent": "a" * 900 * KIB})
+        bodies = world.gateways[0].transport.engine.bodies
+        for number in range(SUBJECT_BODIES + 3):
+            client = await member("mallory")
+            await client.write(client_frame(TEXT, large, last=False))
+            if number > SUBJECT_BODIES:
+                assert await client.frame() == (CLOSE, WSCloseCode.TRY_AGAIN_LATER.to_bytes(2))
+        assert bodies.refused >= 2
+        anna = await member("anna")
+        await anna.write(client_frame(TEXT, large))
+        assert (await acked(anna))[0] == 1
 
 
 async def test_a_message_in_fragments_that_are_too_long_together_ends_the_connection(nats_url: str) -> None:

@@ -23,8 +23,8 @@ from mcp.shared.exceptions import MCPError
 from smcp_agent import SmcpAgent
 from smcp_auth import api_keys
 from smcp_auth.grants import UNLIMITED, Quota
+from smcp_auth.quotas import SUBJECT_BODIES, BodyBudget
 from smcp_mcp import auth, buffered_request, offices
-from smcp_mcp.buffered_request import BodyBudget
 from smcp_proto.errors import RateLimited
 from smcp_service import http_limits
 from smcp_service.http_limits import HEAD_S
@@ -490,12 +490,12 @@ async def test_unfinished_bodies_of_one_key_share_a_budget_and_another_key_is_se
 
         fills = [asyncio.create_task(fill()) for _ in range(12)]
         async with asyncio.timeout(PATIENCE_S):
-            for _ in range(12 - buffered_request.SUBJECT_BODIES):
+            for _ in range(12 - SUBJECT_BODIES):
                 assert b" 429 " in await refused.get()
         assert await asked(http, service, anna) == 200
         assert refused.empty()
         refusals = service.counted("smcp_mcp_quota_refusals_total", quota="bodies")
-        assert refusals == 12 - buffered_request.SUBJECT_BODIES
+        assert refusals == 12 - SUBJECT_BODIES
         for each in fills:
             each.cancel()
         await asyncio.gather(*fills, return_exceptions=True)
@@ -598,7 +598,7 @@ async def test_a_body_over_http_has_a_deadline(tmp_path: Path, monkeypatch: pyte
 def test_all_subjects_share_a_budget_of_bodies_and_what_is_answered_is_free_again() -> None:
     budget = BodyBudget(10)
     with ExitStack() as stack:
-        for number in range(buffered_request.SUBJECT_BODIES):
+        for number in range(SUBJECT_BODIES):
             with budget.of(f"key {number}") as hold:
                 hold(40)
             stack.enter_context(budget.of(f"key {number}"))(40)

@@ -6,8 +6,9 @@ them for that subject, and where it is more, for what it does in its offices. Ea
 
 import asyncio
 import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -25,6 +26,12 @@ ROUND: Final = 8
 """Events of one office that are begun in one round of the event loop. Each takes some 0.3 ms."""
 SUBJECT_ROUND: Final = 4 * ROUND
 """The same of one key or token, which may have many offices: together they delay others by some 10 ms."""
+
+SUBJECT_BODIES: Final = 4
+"""Bodies of the largest size that one subject, or one address or connection without authentication, may have here at a
+time."""
+SHARES: Final = 4
+"""How many subjects may have as much."""
 
 NAMES: Final = tuple(Quota.model_fields)
 
@@ -215,6 +222,41 @@ class Quotas:
 
 def _subject(identity: str) -> str:
     return f"key {identity}"
+
+
+class BodyBudget:
+    """The bytes of request bodies that are kept, from when they come until their requests are answered; or those of
+    answers, until their clients have read them."""
+
+    def __init__(self, largest: int) -> None:
+        self._share = SUBJECT_BODIES * largest
+        self._total = SHARES * self._share
+        self._held: Counter[str] = Counter()
+        self.refused = 0
+
+    @contextmanager
+    def of(self, subject: str) -> Iterator[Callable[[int], None]]:
+        """While the body runs, the function that it is given adds to the subject's bytes, or raises RateLimited."""
+        taken = 0
+
+        def hold(size: int) -> None:
+            nonlocal taken
+            if self._held[subject] + size > self._share or self._held.total() + size > self._total:
+                self.refused += 1
+                raise RateLimited(
+                    "the unanswered requests, yours or all clients', have too many bytes: send fewer at a time",
+                    details={"retry_after_s": 1},
+                )
+            self._held[subject] += size
+            taken += size
+
+        try:
+            yield hold
+        finally:
+            if taken:
+                self._held[subject] -= taken
+                if not self._held[subject]:
+                    del self._held[subject]
 
 
 class Turns:

@@ -50,6 +50,7 @@ def measure(gateway: "Gateway") -> None:
     closed = "Unauthenticated connections that were closed, by the limit they exceeded"
     counter("smcp_gateway_unauthenticated_closed", closed, lambda: unauthenticated.closed, label="why")
     measure_owner(metrics, computers.owner)
-    refused = "Events, joins and connections above a quota"
-    counter("smcp_gateway_quota_refusals", refused, lambda: gateway.quotas.refused, label="quota")
+    refused = "Events, joins and connections above a quota, and messages whose parts are above their budget"
+    quotas, bodies = gateway.quotas, gateway.transport.engine.bodies
+    counter("smcp_gateway_quota_refusals", refused, lambda: quotas.refused | {"bodies": bodies.refused}, label="quota")
     measure_lease(metrics, gateway.lease)

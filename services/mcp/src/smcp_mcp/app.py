@@ -26,11 +26,11 @@ from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S, Addresses, de
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.errors import Malformed, NotAllowed, NotAuthenticated, RateLimited, SmcpError, TooLarge
 from smcp_auth.client_addresses import counted_as
-from smcp_auth.quotas import Quotas
+from smcp_auth.quotas import BodyBudget, Quotas
 from smcp_bus.callers import DELEGATES
 from smcp_bus.limits import ByteBudget
 from smcp_mcp.auth import Authorization, RequestHolder
-from smcp_mcp.buffered_request import BODY_S, GATE, BodyBudget, BufferedRequest
+from smcp_mcp.buffered_request import BODY_S, GATE, BufferedRequest
 from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, client_options
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings

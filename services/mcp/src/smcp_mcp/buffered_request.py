@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Final
@@ -27,10 +26,6 @@ PASSED_ON: Final = "smcp-passed-on"
 BODY_S: Final = 60.0
 """How long a request's body may take, and a client to read a part of its answer: 8 MiB come over
 1.2 Mbit/s in that time."""
-SUBJECT_BODIES: Final = 4
-"""Bodies of the largest size that one subject, or one address without authentication, may have here at a time."""
-SHARES: Final = 4
-"""How many subjects may have as much."""
 GATE: Final = "smcp_mcp.gate"
 """Where the state of a scope has the `Gate` of its connection."""
 FIRST_BYTES: Final = 16 * 1024
@@ -269,37 +264,3 @@ def _check_message(message: object) -> None:
         next((kinds[each] for each in kinds if each in given), mcp_types.JSONRPCNotification).model_validate(message)
     except ValidationError as error:
         raise malformed(error) from None
-
-
-class BodyBudget:
-    """The bytes of request bodies that are kept, from when they come until their requests are answered; or those of
-    answers, until their clients have read them."""
-
-    def __init__(self, largest: int) -> None:
-        self._share = SUBJECT_BODIES * largest
-        self._total = SHARES * self._share
-        self._held: Counter[str] = Counter()
-        self.refused = 0
-
-    @contextmanager
-    def of(self, subject: str) -> Iterator[Callable[[int], None]]:
-        """While the body runs, the function that it is given adds to the subject's bytes, or raises RateLimited."""
-        taken = 0
-
-        def hold(size: int) -> None:
-            nonlocal taken
-            if self._held[subject] + size > self._share or self._held.total() + size > self._total:
-                self.refused += 1
-                raise RateLimited(
-                    "the unanswered requests, yours or all clients', have too many bytes: send fewer at a time",
-                    details={"retry_after_s": 1},
-                )
-            self._held[subject] += size
-            taken += size
-
-        try:
-            yield hold
-        finally:
-            self._held[subject] -= taken
-            if not self._held[subject]:
-                del self._held[subject]

@@ -13,9 +13,11 @@ from engineio.async_socket import AsyncSocket
 from engineio.exceptions import QueueEmpty
 from engineio.packet import NOOP, PING
 
+from smcp_auth.quotas import BodyBudget
 from smcp_bus.limits import SLOWEST
 from smcp_gateway.sockets.packet import Assembly, Frame
 from smcp_gateway.sockets.websocket import LINGER_S, VERY_LARGE, WebSocketConnection, moved_bytes, noop
+from smcp_proto.errors import RateLimited
 from smcp_service.http_limits import let_in
 
 SWEEP_S: Final = 1.0
@@ -59,8 +61,8 @@ class SendQueue(asyncio.Queue[Any]):
         self.transport: asyncio.Transport | None = None
         self.moved: tuple[float, int] | None = None
         """When the line of a late client was looked at (monotonic), and how many bytes had moved on it by then."""
-        self.is_authenticated = False
-        """Whether the client is authenticated (`smcp_service.http_limits`): its CONNECT was accepted."""
+        self.tenant = ""
+        """Its key or token, without authentication the client itself; empty until its CONNECT is accepted."""
 
     @property
     def held(self) -> int:
@@ -79,11 +81,11 @@ class SendQueue(asyncio.Queue[Any]):
 
     def attach(self, transport: asyncio.Transport, at_once: Callable[[Frame], bool]) -> None:
         self.transport, self.at_once = transport, at_once
-        if self.is_authenticated:
+        if self.tenant:
             let_in(transport)
 
-    def let_in(self) -> None:
-        self.is_authenticated = True
+    def let_in(self, tenant: str) -> None:
+        self.tenant = tenant
         let_in(self.transport)
 
     async def room(self) -> None:
@@ -174,6 +176,8 @@ class Engine(engineio.AsyncServer):
         # engine.io's own WebSocket has a task and a timer for each message; it has no option for another one
         self._async: dict[str, Any] = {**self._async, "websocket": WebSocketConnection}
         self._send_queue_limit = send_queue_limit
+        self.bodies = BodyBudget(max_message)
+        """Of messages of which the rest is to come, or that wait to be handled."""
         self.max_event = max_event
         self.cut_off = 0
         self._pings: dict[str, asyncio.Task[Any]] = {}
@@ -211,26 +215,30 @@ class Engine(engineio.AsyncServer):
     async def _receive_polled(self, socket: Any, request: web.Request) -> web.Response:
         """Handle the packets of the request's body as they come, undecoded. What is no such body ends the session."""
         size = packets = 0
-        whole = Assembly(self.max_event)
         try:
-            async for chunk in request.content.iter_any():
-                size += len(chunk)
-                packets += chunk.count(_SEPARATOR)
-                if size > self.max_http_buffer_size or packets >= MOST_PACKETS:
-                    await self.close_socket(socket, self.reason.TRANSPORT_ERROR)
-                    why = f"at most {self.max_http_buffer_size} bytes and {MOST_PACKETS} packets"
-                    return _answer(request, why.encode(), status=413)
-                *pieces, last = chunk.split(_SEPARATOR)
-                for piece in pieces:
-                    whole.add(piece)
+            with self.bodies.of(socket.queue.tenant) as hold:
+                whole = Assembly(self.max_event, hold)
+                async for chunk in request.content.iter_any():
+                    size += len(chunk)
+                    packets += chunk.count(_SEPARATOR)
+                    if size > self.max_http_buffer_size or packets >= MOST_PACKETS:
+                        await self.close_socket(socket, self.reason.TRANSPORT_ERROR)
+                        why = f"at most {self.max_http_buffer_size} bytes and {MOST_PACKETS} packets"
+                        return _answer(request, why.encode(), status=413)
+                    *pieces, last = chunk.split(_SEPARATOR)
+                    for piece in pieces:
+                        whole.add(piece)
+                        await self._handle_polled(socket, whole)
+                        whole = Assembly(self.max_event, hold)
+                    whole.add(last)
+                if request.content_length in (None, size):
                     await self._handle_polled(socket, whole)
-                    whole = Assembly(self.max_event)
-                whole.add(last)
-            if request.content_length in (None, size):
-                await self._handle_polled(socket, whole)
-                return _answer(request, b"OK")
+                    return _answer(request, b"OK")
         except (ClientError, ConnectionError, RuntimeError):
             pass  # it hung up in the middle of the request; RuntimeError: before it was read at all
+        except RateLimited as error:
+            await self.close_socket(socket, self.reason.TRANSPORT_ERROR)
+            return _answer(request, error.message.encode(), status=429)
         await self.close_socket(socket, self.reason.TRANSPORT_ERROR)
         return _answer(request, b"", status=400)
 

@@ -5,6 +5,7 @@ or acknowledgement that cannot be read keeps its id, so that it is answered.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -120,12 +121,13 @@ def event_frame(event: str, body: bytes) -> Frame:
 
 class Assembly:
     """Puts one message together from its pieces, each as it comes: 32 MiB in one go would take 20 to 30 ms. What comes
-    after `most` bytes is kept of answers only."""
+    after `most` bytes is kept of answers only. `hold` is called before more bytes are kept, and may raise."""
 
-    __slots__ = ("_most", "size", "text")
+    __slots__ = ("_hold", "_most", "size", "text")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, hold: Callable[[int], None]) -> None:
         self._most = most
+        self._hold = hold
         self.text: bytes | bytearray = b""
         self.size = 0
 
@@ -135,7 +137,9 @@ class Assembly:
             self.text = piece
         elif self.size <= self._most or self.text.startswith(_ANSWER):
             if isinstance(self.text, bytes):
+                self._hold(len(self.text))
                 self.text = bytearray(self.text)
+            self._hold(len(piece))
             self.text += piece
 
 

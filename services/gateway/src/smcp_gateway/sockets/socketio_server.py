@@ -125,7 +125,7 @@ class SocketIoServer:
         send_queue = self.engine.send_queue(sid)
         if send_queue is None:
             return refusal_response(errors.Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
-        if send_queue.is_authenticated:
+        if send_queue.tenant:
             of_member(request)
         elif (size := request.content_length or 0) > UNAUTHENTICATED_POST:
             details = {"limit": UNAUTHENTICATED_POST, "size": size}
@@ -133,7 +133,7 @@ class SocketIoServer:
         if request.method != "POST":
             return await self.engine.handle_request(request)
         try:
-            async with asyncio.timeout(UPLOAD_S if send_queue.is_authenticated else CONNECT_S):
+            async with asyncio.timeout(UPLOAD_S if send_queue.tenant else CONNECT_S):
                 return await self.engine.handle_request(request)
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
@@ -183,7 +183,7 @@ class SocketIoServer:
         session.connected_at = self._loop.time()
         self._sessions.add(session)
         self._unauthenticated.ended(engine_id)
-        send_queue.let_in()
+        send_queue.let_in(engine_id if principal is None else principal.identity)
 
     async def _on_disconnect(self, sid: str, reason: str) -> None:
         session = self._sessions.remove(sid)

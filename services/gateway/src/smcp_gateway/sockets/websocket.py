@@ -14,6 +14,7 @@ from engineio.packet import NOOP, Packet
 
 from smcp_bus.exact_json import ONE_STEP
 from smcp_gateway.sockets.packet import Assembly, Frame
+from smcp_proto.errors import RateLimited
 from smcp_service.http_limits import put_before
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ FRAMES: Final = 8192
 VERY_LARGE: Final = ONE_STEP
 """Bytes from which a message to a client is announced by a NOOP: a client hears nothing while it arrives, so the time
 that it allows for that begins with the message. One of a client is read in slices, and handled in a turn of its own."""
-SLICE: Final = 256 * 1024
-"""Bytes; a multiple of 4, so that a frame's mask fits each slice."""
+SLICE: Final = 64 * 1024
+"""Bytes; a multiple of 4, so that a frame's mask fits each slice. aiohttp keeps one until all of it has come."""
 AT_ONCE: Final = 64 * 1024
 """Bytes that the socket may not have taken yet where more is written: as many as it takes at a time."""
 
@@ -112,19 +113,20 @@ class WebSocketConnection:
         engine.upgrading = True  # polling requests get nothing more meanwhile
         try:
             async with asyncio.timeout(self._server.ping_interval + self._server.ping_timeout):
-                if await self._text() != b"2probe":
-                    return False
-                await self._socket.send_str("3probe")
-                self._send_queue.put_nowait(noop())  # ends the polling request that waits
-                return await self._text() == _UPGRADE
+                with self._server.bodies.of(self._send_queue.tenant) as hold:
+                    if await self._text(hold) != b"2probe":
+                        return False
+                    await self._socket.send_str("3probe")
+                    self._send_queue.put_nowait(noop())  # ends the polling request that waits
+                    return await self._text(hold) == _UPGRADE
         except (TimeoutError, ConnectionError):
             return False
         finally:
             engine.upgrading = False
 
-    async def _text(self) -> bytes | bytearray | None:
+    async def _text(self, hold: Callable[[int], None]) -> bytes | bytearray | None:
         """The next text message; None where the connection has ended. `autoping` would answer all pings in one go."""
-        whole = Assembly(self._server.max_event)
+        whole = Assembly(self._server.max_event, hold)
         while True:
             message = await self._socket.receive()
             self._received += 1
@@ -132,7 +134,11 @@ class WebSocketConnection:
                 await asyncio.sleep(0)
             match message.type:
                 case WSMsgType.TEXT | WSMsgType.BINARY as kind:
-                    whole.add(message.data)
+                    try:
+                        whole.add(message.data)
+                    except RateLimited:
+                        self._send_queue.close_code = WSCloseCode.TRY_AGAIN_LATER
+                        return None
                     self._size = whole.size
                     if self._size > self._server.max_http_buffer_size:
                         self._send_queue.close_code = WSCloseCode.MESSAGE_TOO_BIG
@@ -150,11 +156,15 @@ class WebSocketConnection:
     async def _read(self) -> None:
         engine = self._engine
         try:
-            while not engine.closed and (text := await self._text()) is not None:
-                if len(text) >= VERY_LARGE:
-                    await asyncio.sleep(0)
-                if (work := self._server.received(engine, text, self._size)) is not None:
-                    await work
+            while not engine.closed:
+                with self._server.bodies.of(self._send_queue.tenant) as hold:
+                    if (text := await self._text(hold)) is None:
+                        return
+                    if len(text) >= VERY_LARGE:
+                        await asyncio.sleep(0)
+                    if (work := self._server.received(engine, text, self._size)) is not None:
+                        await work
+                    del text
         finally:
             self._read_all.set()
             self._send_queue.put_nowait(None)  # ends the writer
@@ -239,7 +249,7 @@ class Slices(asyncio.Protocol):
                     self._cut_off()
                     return
                 first, self._passes = data[at], True
-                if first != _WHOLE or size >= VERY_LARGE:
+                if first != _WHOLE or size > SLICE:
                     if (kind := first & 0xF) in (WSMsgType.TEXT, WSMsgType.BINARY):
                         self._is_text = kind == WSMsgType.TEXT
                     last = (first & 0x70) | (_WHOLE if first & 0x80 else _PIECE)
@@ -248,7 +258,7 @@ class Slices(asyncio.Protocol):
                     elif not self._is_text:
                         parts.append(data[begin:at])
                         begin, self._passes = at + header + size, False
-                    elif size >= VERY_LARGE:
+                    elif size > SLICE:
                         self._last, self._mask = last, data[at + 10 : at + header]
                         self._rest, size = size - SLICE, SLICE
                         parts += data[begin:at], self._header(_PIECE, size)
