@@ -18,6 +18,7 @@ import aiohttp
 import mcp_types as types
 import orjson
 import pytest
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 
 from smcp_agent import SmcpAgent
@@ -249,6 +250,27 @@ async def test_a_session_keeps_nothing_of_a_large_request_and_answer(tmp_path: P
                 return live_bytes() < 4 * MIB
 
             await eventually(forgotten, message="sessions keep their newest request or answer")
+
+
+async def test_the_mcp_sdk_handles_a_small_call_of_a_session_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    handled = 0
+    handle_request = StreamableHTTPSessionManager.handle_request
+
+    async def count(manager: StreamableHTTPSessionManager, *given: Any) -> None:
+        nonlocal handled
+        handled += 1
+        await handle_request(manager, *given)
+
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        gateway.computers["red"] = [tool("echo")]
+        headers = await session(http, service.office(), {})
+        await eventually(lambda: service.counted("smcp_mcp_requests_total", by="here") == 1)
+        monkeypatch.setattr(StreamableHTTPSessionManager, "handle_request", count)
+        for number in range(2, 5):
+            async with http.post(service.office(), json=call_of("echo", number, {}), headers=headers) as answer:
+                assert "echo" in await answer.text()
+        await eventually(lambda: service.counted("smcp_mcp_requests_total", by="here") == 4)
+        assert handled == 3
 
 
 async def test_a_session_keeps_nothing_of_an_answer_or_error_that_comes_when_its_client_is_gone(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ class BufferedRequest:
         """Bytes of the body, once it was read, and of the answer so far. A session keeps both: see `forgotten`."""
         self._whole = True
         """The last event that was sent is complete."""
+        self.answered = False
+        """The answer was sent to its end."""
         self.gone = False
         """Nobody reads an answer any more."""
         self._when_gone: set[Callable[[], None]] = set()
@@ -197,7 +199,9 @@ class BufferedRequest:
             self._started = True
             headers = dict(message["headers"])
             self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
-        elif body:
+        else:
+            self.answered = not message.get("more_body", False)
+        if body:
             self._whole = body.endswith(_EVENT_ENDS)
             self.size += len(body)
             self.count_bytes(len(body))
@@ -243,12 +247,10 @@ class BufferedRequest:
 
     async def break_off(self, why: str) -> None:
         """End the answer to a request whose outcome is not known."""
-        if not self.streams:
-            await self.refuse(503, why, data={"may_have_run": True})
-        elif self._started:
+        if self.streams and self._started:
             await self.send_body(b"", more=False)
         else:
-            await self.refuse(503, why)
+            await self.refuse(503, why, data=None if self.streams else {"may_have_run": True})
 
 
 def _check_message(message: object) -> None:

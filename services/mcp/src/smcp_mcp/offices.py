@@ -118,7 +118,7 @@ class HeldOffice:
                 try:
                     await self._manager.handle_request(exchange.request.scope, exchange.receive, exchange.send)
                 finally:
-                    may_be_large, exchange.gone = exchange.gone or exchange.size > KEPT_BYTES, True
+                    exchange.gone, may_be_large = True, not exchange.answered or exchange.size > KEPT_BYTES
                     if may_be_large and exchange.has_session and exchange.request.method == "POST":
                         with anyio.move_on_after(FORGET_S, shield=True):
                             await self._manager.handle_request(*exchange.forgotten())
