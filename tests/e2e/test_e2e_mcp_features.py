@@ -299,11 +299,11 @@ EXCEPTIONS: Final = {
 """Features that differ through an office: what is found there, and what the table says of it."""
 HEAD: Final = """# MCP features through an office
 
-Each feature of the public MCP server `server-everything` (npm), once with the MCP SDK's client connected to it
-directly, and three times with the same client through an office: client → `smcp-agent mcp` or `smcp-mcp` → gateway →
-Computer → server. `smcp-mcp` is used in both eras of MCP, 2025-11-25 and 2026-07-28. All three ways give the same.
-"The same": all that the client got is equal. `tests/e2e/test_e2e_mcp_features.py` makes this table, and compares it.
-`tests/e2e/test_e2e_mcp_apps.py` compares what that server does not have: pages of MCP Apps (`ui://`), and icons.
+The MCP SDK's client used each feature of the public MCP server `server-everything` (npm) once directly, and three times
+through an office: client → `smcp-agent mcp`, or `smcp-mcp` with MCP 2025-11-25 and with 2026-07-28 → gateway →
+Computer → server. All three ways give the same. "The same" means that everything the client got is equal.
+`tests/e2e/test_e2e_mcp_features.py` makes this table and checks it. `tests/e2e/test_e2e_mcp_apps.py` checks what
+that server does not have: pages of MCP Apps (`ui://`), and icons.
 
 | feature | directly | through an office |
 |---|---|---|
