@@ -284,7 +284,7 @@ EXCEPTIONS: Final = {
         "the Computer elicits the page from the client, and calls the tool again",
     ),
     "logging (`toggle-simulated-logging`)": (
-        "error -32601: Method not found",
+        "error -32601: logging is not supported: MCP has deprecated it",
         "not supported: MCP deprecated logging, and an office does not announce it",
     ),
     "sampling (`trigger-sampling-request`)": (

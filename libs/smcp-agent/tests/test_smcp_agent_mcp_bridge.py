@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
+from mcp_types import METHOD_NOT_FOUND
 
 from smcp_agent import NotFound, ToolProgress
 from smcp_agent.mcp.tools import ToolListOptions, ToolMode
@@ -220,6 +221,15 @@ async def test_an_error_of_the_office_is_a_result_that_a_model_can_read() -> Non
         async with bridged(gateway) as bridge:
             assert await bridge.text("echo") == "!Error 400: params.a: is wrong"
             assert await bridge.text("nothing") == "!Error 404: there is no tool 'nothing' that you may use"
+
+
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
+@ERAS
+async def test_a_client_that_wants_the_log_is_told_that_an_office_has_none(era: str) -> None:
+    async with fake_gateway() as gateway, bridged(gateway, era) as bridge:
+        with pytest.raises(MCPError, match="logging is not supported") as refused:
+            await bridge.client.set_logging_level("debug")
+        assert refused.value.error.code == METHOD_NOT_FOUND
 
 
 @ERAS

@@ -119,7 +119,7 @@ class OfficeServer:
             on_call_tool=self._call_tool,
             get_tool_input_schema=self._listed.input_schema,
         )
-        self.server.middleware[:] = [partial(_if_traced, each) for each in self.server.middleware]
+        self.server.middleware[:] = [*(partial(_if_traced, each) for each in self.server.middleware), _refuse_logging]
         resources = OfficeResources(agent, self.server, may_ask, max_chars)
         OfficePrompts(agent, self.server, resources)
         self._subscriptions = ClientSubscriptions(agent, self.server, resources, watch_counter)
@@ -348,6 +348,12 @@ async def _if_traced(span: ServerMiddleware[Any], ctx: Context, call_next: CallN
     their `req_id`: a service's sampler drops such a span, and below a dropped span a call would be in no trace."""
     is_traced = "traceparent" in (ctx.meta or {}) or trace.get_current_span().is_recording()
     return await (span(ctx, call_next) if is_traced else call_next(ctx))
+
+
+async def _refuse_logging(ctx: Context, call_next: CallNext) -> HandlerResult:
+    if ctx.method == "logging/setLevel":
+        raise MCPError(types.METHOD_NOT_FOUND, "logging is not supported: MCP has deprecated it", ctx.method)
+    return await call_next(ctx)
 
 
 async def serve_stdio(agent: SmcpAgent, listing: ToolListOptions, max_chars: int | None) -> None:
