@@ -343,6 +343,33 @@ async def test_a_request_that_is_refused_unread_has_a_record_a_trace_and_a_place
         assert (refused[CALL]["computer"], refused[CALL]["tool"]) == (BOX, "t")
 
 
+async def test_each_join_cancel_and_leave_of_a_client_has_one_record_with_its_office_and_outcome(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna:
+        sink = recorded(world.gateways[0])
+        async with connected(world.url) as box:
+            for office in ("lab", "lab", "cafe\u0301"):
+                assert await box.join("computer", "box", office) == [True, None]
+        assert await anna.join("agent", "anna", "lab") == [True, None]
+        await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "r1"})
+        assert await anna.call("server:leave_office", {"office_id": "lab"}) == [True, None]
+        await eventually(lambda: len(sink.records) >= 8)
+    said = [tuple(each[field] for field in ("name", "office", "kind", "outcome")) for each in sink.records]
+    assert sorted(said) == sorted(
+        [
+            ("box", "lab", "join", "ok"),
+            ("box", "lab", "join", "unchanged"),
+            ("box", "lab", "leave", "ok"),
+            ("box", "caf\u00e9", "join", "ok"),
+            ("box", "caf\u00e9", "leave", "disconnected"),
+            ("anna", "lab", "join", "ok"),
+            ("anna", "lab", "cancel", "ok"),
+            ("anna", "lab", "leave", "ok"),
+        ]
+    )
+    assert {each["address"] for each in sink.records} == {"127.0.0.1"}
+    assert [each["req_id"] for each in sink.records if each["kind"] == "cancel"] == ["r1"]
+
+
 async def test_a_leave_is_recorded_with_the_trace_of_its_request(nats_url: str) -> None:
     async with couple(nats_url, 1) as pair:
         sink = recorded(pair.owner)

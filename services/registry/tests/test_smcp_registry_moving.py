@@ -1,5 +1,6 @@
 """Moving members: their seats are kept for their identities for the configured time."""
 
+import logging
 import time
 from collections.abc import Awaitable
 from functools import partial
@@ -10,8 +11,10 @@ import pytest
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import Role
+from smcp_registry.app import EVENTS
 from smcp_testing import registry_world
 from smcp_testing.member_process import MemberProcess, dying_process, member_process, observe
+from smcp_testing.registry_world import recorded
 from smcp_testing.waiting import eventually
 
 LEASE_S = 1.0
@@ -75,8 +78,9 @@ async def test_a_moving_member_is_found_as_moving_until_it_is_back(nats_url: str
 @pytest.mark.rule("answers.rooms.moving.until")
 @pytest.mark.parametrize("process_lives", [True, False])
 async def test_a_moving_member_leaves_when_its_move_expires_and_not_before(
-    nats_url: str, *, process_lives: bool
+    nats_url: str, caplog: pytest.LogCaptureFixture, *, process_lives: bool
 ) -> None:
+    caplog.set_level(logging.INFO, logger=EVENTS)
     move_s = 3 * LEASE_S
     async with (
         registries(nats_url, move_s=move_s),
@@ -95,6 +99,7 @@ async def test_a_moving_member_leaves_when_its_move_expires_and_not_before(
             await dying.die()
         await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office"])
         assert time.time() - began >= move_s
+        assert recorded(caplog, "pc") == [("join", "ok"), ("leave", "not_back")]
         if process_lives:
             assert observer.of("stays") == ["enter_office"]
 

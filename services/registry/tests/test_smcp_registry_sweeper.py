@@ -15,9 +15,10 @@ import pytest
 from smcp_bus.audit import Trail
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import Bus, BusConfig, open_bus
-from smcp_bus.registry_contract import LeaseRenewal
+from smcp_bus.registry_contract import Assertion, LeaseRenewal, Member
 from smcp_registry.admission import OwnerState
 from smcp_registry.announcer import Announcer
+from smcp_registry.app import EVENTS
 from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import Change, ConnectionWatch
 from smcp_registry.leases import Leases, Owners
@@ -28,6 +29,7 @@ from smcp_registry.sweeper import Sweeper
 from smcp_testing import registry_world
 from smcp_testing.member_process import MemberProcess, dying_process, member_process, observe
 from smcp_testing.nats_process import NatsServer
+from smcp_testing.registry_world import recorded
 from smcp_testing.waiting import BOUND_S, Stopwatch, eventually
 
 LEASE_S = 1.0
@@ -60,7 +62,10 @@ async def passed(seconds: float) -> None:
 
 
 @pytest.mark.rule("answers.rooms.lease.dead")
-async def test_members_of_a_dead_process_leave_once_each_after_about_a_lease(nats_url: str) -> None:
+async def test_members_of_a_dead_process_leave_once_each_after_about_a_lease(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=EVENTS)
     async with registries(nats_url), member_process(nats_url) as living, dying_process(nats_url) as dying, kept(living):
         observer = await observe(living.bus, "lab")
         await living.join("lab", "agent", "alice")
@@ -75,6 +80,8 @@ async def test_members_of_a_dead_process_leave_once_each_after_about_a_lease(nat
         assert watch.undisturbed < 2.5 * LEASE_S
         await passed(LEASE_S)
         assert all(observer.of(f"pc{number}") == ["enter_office", "leave_office"] for number in range(20))
+        each_left = [("join", "ok"), ("leave", "expired")]
+        assert all(recorded(caplog, f"pc{number}") == each_left for number in range(20))
         assert observer.doubled == 0
         assert await living.room("lab", "agent", "alice") == {("agent", "alice")}
 
@@ -89,7 +96,10 @@ async def test_a_process_without_a_lease_that_answers_keeps_its_members(nats_url
 
 
 @pytest.mark.rule("answers.rooms.lease.paused")
-async def test_a_process_suspended_past_its_lease_loses_its_members(nats_url: str) -> None:
+async def test_a_process_suspended_past_its_lease_loses_its_members_until_it_answers(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=EVENTS)
     async with registries(nats_url), member_process(nats_url) as paused:
         observer = await observe(paused.bus, "lab")
         await paused.renew()
@@ -97,6 +107,12 @@ async def test_a_process_suspended_past_its_lease_loses_its_members(nats_url: st
         paused.answering.clear()
         await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office"])
         assert not await paused.holds("lab", "computer", "pc")
+        paused.answering.set()
+        await paused.renew()
+        member = Member(office="lab", role="computer", name="pc", claim=paused.claim())
+        await paused.registry.assert_members(Assertion(members=[member]))
+        assert await paused.holds("lab", "computer", "pc")
+        assert recorded(caplog, "pc")[-2:] == [("leave", "expired"), ("join", "back")]
 
 
 @pytest.mark.rule("answers.rooms.lease.outage")

@@ -35,6 +35,33 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.json"
 
 
+def test_a_key_that_is_made_or_removed_has_a_record_without_the_key(path: Path, tmp_path: Path) -> None:
+    trail = tmp_path / "audit.jsonl"
+    recording = {"SMCP_AUDIT": "on", "SMCP_AUDIT_FILE": str(trail), "SMCP_AUTH_KEYS": str(path)}
+    made = keys("add", "--office", "lab", *ANY, "--subject", "anna", **recording)
+    (entry,) = key_file.read(path)
+    assert keys("rm", entry.id, **recording).returncode == 0
+    written = trail.read_text()
+    said = [
+        (each["kind"], each["outcome"], each["subject"], each["event"])
+        for each in map(json.loads, written.splitlines())
+    ]
+    assert said == [("key", "added", "anna", entry.id), ("key", "removed", "anna", entry.id)]
+    assert made.stdout.strip() not in written
+
+
+@pytest.mark.parametrize("mode", ["on", "required"])
+def test_a_key_that_cannot_be_recorded_is_made_with_a_warning_or_not_at_all(path: Path, mode: str) -> None:
+    recording = {"SMCP_AUDIT": mode, "SMCP_AUDIT_FILE": "/dev/full", "SMCP_AUTH_KEYS": str(path)}
+    done = keys("add", "--office", "lab", *ANY, **recording)
+    if mode == "required":
+        assert (done.returncode, done.stdout, path.exists()) == (1, "", False)
+        assert "nothing is changed, since it cannot be recorded" in done.stderr
+    else:
+        assert (done.returncode, len(key_file.read(path))) == (0, 1)
+        assert "this is not in the audit trail" in done.stderr
+
+
 def test_a_key_is_printed_once_listed_without_itself_and_removed(path: Path) -> None:
     chosen = (
         "--office",

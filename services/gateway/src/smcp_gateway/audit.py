@@ -108,6 +108,7 @@ def _event(
         return None  # the client is gone, and nothing was decided
     elif name == JOIN:
         event = Event("join", "ok" if session is None else session.joined_as)
+        caller = caller if session is None else session.caller()  # where it is now: it may have switched
     else:
         event = Event("cancel", "ok")
     event.office = caller.office or office_of(call)

@@ -5,12 +5,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import orjson
+import pytest
 
 from smcp_bus import subjects
 from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import Bus, BusConfig, open_bus
 from smcp_proto.member_names import Role
-from smcp_registry.app import Registry, open_registry
+from smcp_registry.app import EVENTS, Registry, open_registry
 from smcp_registry.settings import RegistrySettings
 
 
@@ -32,6 +33,12 @@ async def registries(
 async def asking(url: str) -> AsyncIterator[Bus]:
     async with open_bus(BusConfig(url=url)) as bus:
         yield bus
+
+
+def recorded(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[str, str]]:
+    """Kind and outcome of what the registries of this process recorded of a member, by the lines of their logs."""
+    records: list[Any] = [each for each in caplog.records if each.name == EVENTS]
+    return [(each.getMessage(), each.outcome) for each in records if each.member == name]
 
 
 async def send(bus: Bus, office: str, role: Role, name: str, verb: str, body: object, **headers: str) -> int | None:
