@@ -1,4 +1,4 @@
-"""The trace of a request, as the installed commands export it to an OTLP receiver in another process.
+"""The trace of a request, as the installed commands export it to an OTLP receiver, among processes and in containers.
 
 The trees are kept in `traces/golden`: names, parents, kinds, attributes, and which process each span is from.
 """
@@ -26,7 +26,7 @@ from tests.e2e.actors.socketio_computer import socketio_computer
 from tests.e2e.scenarios.calls import text
 from tests.e2e.traces import agent_app
 from tests.e2e.traces.recorder import Recorder, calling, recording, runs, through
-from tests.e2e.worlds.kinds import PROCESSES, STANDALONE
+from tests.e2e.worlds.kinds import CONTAINERS, PROCESSES, STANDALONE, kinds
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.process import Launched
 from tests.e2e.worlds.world import ELSEWHERE, LAB, Part, instance
@@ -70,12 +70,12 @@ SAID = [
 """What a Computer on Socket.IO says or asks."""
 
 
-@pytest.fixture(scope="module")
-def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
+@pytest.fixture(scope="module", params=kinds(PROCESSES, CONTAINERS))
+def recorder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
     """One world for all tests that do not hurt it; with one registry, so that it is known which one answers."""
     with asyncio.Runner() as runner:
         directory = tmp_path_factory.mktemp("traces")
-        opened = recording(PROCESSES, directory, gateways=5, registries=1, of_their_own=OF_THEIR_OWN, more=[RICH])
+        opened = recording(request.param, directory, gateways=5, registries=1, of_their_own=OF_THEIR_OWN, more=[RICH])
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
 
@@ -276,9 +276,10 @@ async def test_other_services_share_the_trace_when_the_gateway_exports_nothing(
         await recorder.matches("gateway_not_traced_application", known, call)
 
 
-async def test_the_traces_of_a_dying_mcp_server_a_silent_one_and_a_killed_computer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", kinds(PROCESSES, CONTAINERS))
+async def test_the_traces_of_a_dying_mcp_server_a_silent_one_and_a_killed_computer(kind: str, tmp_path: Path) -> None:
     dies, silent, killed = f"log me {uuid4().hex}", uuid4().hex, uuid4().hex
-    async with recording(PROCESSES, tmp_path, gateways=1, registries=1) as recorder:
+    async with recording(kind, tmp_path, gateways=1, registries=1) as recorder:
         world = recorder.world
         beta = world.computer(LAB, "beta")
         host = beta.part

@@ -19,7 +19,7 @@ from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import BareMember, member
 from tests.e2e.scenarios.calls import text
 from tests.e2e.traces.recorder import Barrier, Recorder, calling, recording, runs, through
-from tests.e2e.worlds.kinds import PROCESSES
+from tests.e2e.worlds.kinds import CONTAINERS, PROCESSES, kinds
 from tests.e2e.worlds.layout import ALPHA, OTHER_ALPHA, Place, command
 from tests.e2e.worlds.process import ForkedProcess
 from tests.e2e.worlds.world import ELSEWHERE, LAB, ComputerHost, Part, child_environment, instance
@@ -42,11 +42,18 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("traces")
 
 
-@pytest.fixture(scope="module")
-def recorder(directory: Path) -> Iterator[Recorder]:
+@pytest.fixture(scope="module", params=kinds(PROCESSES, CONTAINERS))
+def recorder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
     """One world; with one registry, so that it is known which one answers."""
     with asyncio.Runner() as runner:
-        opened = recording(PROCESSES, directory, gateways=3, registries=1, places=(ALPHA,), of_their_own=OF_ITS_OWN)
+        opened = recording(
+            request.param,
+            tmp_path_factory.mktemp("traces"),
+            gateways=3,
+            registries=1,
+            places=(ALPHA,),
+            of_their_own=OF_ITS_OWN,
+        )
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
 
@@ -142,11 +149,12 @@ async def test_the_trace_of_a_computer_that_changes_its_office(recorder: Recorde
         await recorder.matches("switched_office", {req_id: "req_id"}, None)
 
 
-async def test_the_traces_of_calls_whose_agent_or_computer_moves_to_another_replica(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", kinds(PROCESSES, CONTAINERS))
+async def test_the_traces_of_calls_whose_agent_or_computer_moves_to_another_replica(kind: str, tmp_path: Path) -> None:
     of_the_agent, of_the_computer = uuid4().hex, uuid4().hex
     places, drain = (ALPHA, OTHER_ALPHA), {"SMCP_DRAIN_S": "1"}
     async with (
-        recording(PROCESSES, tmp_path, drain, registries=1, places=places) as recorder,
+        recording(kind, tmp_path, drain, registries=1, places=places) as recorder,
         AsyncExitStack() as opened,
     ):
         world = recorder.world
