@@ -19,10 +19,12 @@ from nats.js import JetStreamContext, api
 
 from smcp_agent import SmcpAgent
 from smcp_agent.errors import SmcpError
+from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
-from tests.e2e.actors.bare import FlatError, member
-from tests.e2e.actors.operator_commands import Record, records, run_smcp, smcp
+from tests.e2e.actors.bare import BareMember, FlatError, Refused, member
+from tests.e2e.actors.operator_commands import Record, operator, records, run_smcp, smcp
 from tests.e2e.scenarios.metrics import scraped
+from tests.e2e.worlds.layout import command
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import ELSEWHERE, LAB, Part, World
@@ -189,6 +191,34 @@ async def test_an_operator_finds_who_called_what_beside_smcp_up_and_a_removed_re
         assert "'=cmd()" in table
         assert not any(line.startswith("=") or ",=" in line for line in table.splitlines())
         assert (await run_smcp("audit", "verify", **beside))[0] == 0
+
+
+async def test_an_operator_watches_an_office_without_a_seat_while_its_agent_works(tmp_path: Path) -> None:
+    async with open_processes(tmp_path, gateways=1, registries=1, environment=ON) as world:
+        watching = (command("smcp"), "watch", LAB, "--json", "--count", "4")
+        async with service_process(*watching, env=operator(world)) as watch:
+            await watch.logged(f"Watching the office {LAB!r}; ctrl-C ends it.")
+            async with member(world.url(), "agent", LAB, "anna") as agent:
+                second = BareMember("agent", LAB, "bea")
+                await second.connect(world.url())
+                with pytest.raises(Refused, match="the office has an Agent already: 'anna', since "):
+                    await second.join()
+                await second.close()
+                for arguments in (["room", LAB], ["offices"]):
+                    code, output, errors = await smcp(world, *arguments, "--json")
+                    assert (code, errors) == (0, "")
+                    assert "anna" in output
+                assert not (await agent.call("alpha", "echo", {"text": "a secret"})).get("isError")
+            assert await watch.exit_code(timeout=60) == 0
+        events = [json.loads(line) for line in watch.output]
+    assert [tuple(each[name] for name in ("kind", "name", "computer", "tool", "outcome")) for each in events] == [
+        ("join", "anna", None, None, "ok"),
+        ("refusal", "bea", None, None, "403"),
+        ("call", "anna", "alpha", "echo", "ok"),
+        ("leave", "anna", None, None, "disconnected"),
+    ]
+    assert events[2]["ms"] > 0
+    assert "a secret" not in str(events)
 
 
 async def test_the_level_of_the_log_changes_while_a_process_runs(tmp_path: Path) -> None:

@@ -26,10 +26,14 @@ async def run_smcp(*arguments: str, **environment: str) -> tuple[int, str, str]:
     return process.returncode, output.decode(), errors.decode()
 
 
+def operator(world: World) -> dict[str, str]:
+    """The settings of an operator's command."""
+    return {"SMCP_NATS_URL": world.nats_url, "SMCP_NATS_CREDS": str(world.credentials / "operator.json")}
+
+
 async def smcp(world: World, *arguments: str) -> tuple[int, str, str]:
     """An operator's command: its exit code, output and errors."""
-    reached = {"SMCP_NATS_URL": world.nats_url, "SMCP_NATS_CREDS": str(world.credentials / "operator.json")}
-    return await run_smcp(*arguments, **reached)
+    return await run_smcp(*arguments, **operator(world))
 
 
 async def records(world: World, *arguments: str) -> list[Record]:
