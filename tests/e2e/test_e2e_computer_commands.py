@@ -169,7 +169,7 @@ async def test_the_log_says_that_a_program_confirms_and_that_program_decides(nat
             "XDG_STATE_HOME": here.state, "SMCP_NATS_URL": nats_url, "SMCP_HEALTH_PORT": "0",
         }  # fmt: skip
         async with service_process(COMMAND, "run", "--config", here.file, *PLACE, env=env) as computer:
-            policy = "are confirmed by the program of SMCP_CONFIRM_COMMAND (SMCP_CONFIRM=allow asks nobody)"
+            policy = "need approval by the program of SMCP_CONFIRM_COMMAND (SMCP_CONFIRM=allow turns this off)"
             await computer.logged(f"tool calls {policy}, unless the configuration says otherwise", timeout=PATIENCE_S)
             await eventually(here.is_ready, timeout=PATIENCE_S)
             code, out, _ = await here.run("call", "add", "--params", '{"a": 1, "b": 2}')
@@ -192,7 +192,7 @@ async def test_smcp_up_names_unknown_tools_and_answers_commands_beside_another_c
             warning = "box: forbidden_tools: 'ecko': did you mean 'echo'? It is not a tool of this server"
             assert f"  Warning            {warning}" in process.output
             (policy,) = [line for line in process.output if line.startswith("  Tool calls")]
-            assert "run unasked (no terminal is attached; see SMCP_CONFIRM)" in policy
+            assert "run without approval (no terminal is attached; see SMCP_CONFIRM)" in policy
             code, _, err = await here.run("status")
             assert code == 1
             assert "--office home --name computer" in err

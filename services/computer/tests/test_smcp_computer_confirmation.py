@@ -409,14 +409,14 @@ async def test_a_question_to_a_program_is_withdrawn_with_its_call(tmp_path: Path
 @pytest.mark.parametrize(
     ("setting", "asker", "policy"),
     [
-        (None, None, "run unasked (no terminal is attached; see SMCP_CONFIRM)"),
+        (None, None, "run without approval (no terminal is attached; see SMCP_CONFIRM)"),
         (
             None,
             partial(ask_program, ["x"]),
-            "are confirmed by the program of SMCP_CONFIRM_COMMAND (SMCP_CONFIRM=allow asks nobody)",
+            "need approval by the program of SMCP_CONFIRM_COMMAND (SMCP_CONFIRM=allow turns this off)",
         ),
         (Confirm.ASK, None, "are refused (SMCP_CONFIRM=ask, and nobody can be asked)"),
-        (Confirm.ALLOW, partial(ask_program, ["x"]), "run unasked (SMCP_CONFIRM=allow)"),
+        (Confirm.ALLOW, partial(ask_program, ["x"]), "run without approval (SMCP_CONFIRM=allow)"),
         (Confirm.DENY, None, "are refused (SMCP_CONFIRM=deny)"),
     ],
 )

@@ -98,21 +98,21 @@ def _text(document: Mapping[str, Any]) -> bytes:
 
 @servers_app.command()
 def add(
-    server: Annotated[str, typer.Argument(metavar="SERVER", help="The name of the MCP server")],
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="The name of the MCP server.")],
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- COMMAND [ARGUMENT]", help="The program that is the server")
+        list[str] | None, typer.Argument(metavar="-- COMMAND [ARGUMENT]", help="The program that is the server.")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="The URL of an MCP server over HTTP, in place of a command")] = None,
-    sse: Annotated[bool, typer.Option("--sse", help="With --url: the server uses MCP's older transport, SSE")] = False,
+    url: Annotated[str | None, typer.Option(help="The URL of an MCP server over HTTP, in place of a command.")] = None,
+    sse: Annotated[bool, typer.Option("--sse", help="With --url: the server uses MCP's older transport, SSE.")] = False,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="With --url: a header of each request; repeatable")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="With --url: a header of each request; repeatable.")
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="With a command: a variable of its environment; repeatable"),
+        typer.Option(metavar="NAME=VALUE", help="With a command: a variable of its environment; repeatable."),
     ] = None,
-    cwd: Annotated[str | None, typer.Option(help="With a command: its working directory")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a server of that name")] = False,
+    cwd: Annotated[str | None, typer.Option(help="With a command: its working directory.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a server of that name.")] = False,
     office: Office = None,
     name: Name = None,
     as_json: Json = False,
@@ -140,13 +140,13 @@ def _edits(command: str, action: Action, what: str) -> None:
 
 
 _edits("rm", "remove", "Take an MCP server out of the file, and end it.")
-_edits("enable", "enable", "Let an MCP server run that the file disables.")
-_edits("disable", "disable", "End an MCP server; it stays in the file.")
+_edits("enable", "enable", "Enable a disabled MCP server.")
+_edits("disable", "disable", "Disable an MCP server; it stays in the file.")
 
 
 @servers_app.command()
 def restart(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
-    """End an MCP server and start it again. Calls that run there have some seconds to end."""
+    """End an MCP server and start it again. Running calls get 5 s to finish."""
     _print_outcome(find(office, name).ask("POST", "servers", server, "restart"), server, as_json)
 
 
@@ -182,9 +182,9 @@ def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
 
 
 def pin(
-    servers: Annotated[list[str] | None, typer.Argument(metavar="SERVER", help="Only these MCP servers")] = None,
-    update: Annotated[bool, typer.Option("--update", help="Approve what changed, too")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking")] = False,
+    servers: Annotated[list[str] | None, typer.Argument(metavar="SERVER", help="Only these MCP servers.")] = None,
+    update: Annotated[bool, typer.Option("--update", help="Approve what changed, too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
     office: Office = None,
     name: Name = None,
     as_json: Json = False,
@@ -229,7 +229,7 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
         yield from difflib.unified_diff(old, new, f"{where} (pinned)", f"{where} (now)", lineterm="")
 
 
-ConfigFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A configuration file; it is replaced")]
+ConfigFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A configuration file; it is replaced.")]
 
 
 def _kept_secrets(office: str | None, name: str | None) -> SecretStore:
@@ -244,7 +244,7 @@ def _kept_secrets(office: str | None, name: str | None) -> SecretStore:
 
 @secrets_app.command("set")
 def set_value(
-    input_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the input")],
+    input_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the input.")],
     office: Office = None,
     name: Name = None,
     as_json: Json = False,
@@ -276,7 +276,7 @@ def list_names(office: Office = None, name: Name = None, as_json: Json = False) 
 
 @secrets_app.command("rm")
 def remove(
-    input_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of the inputs")],
+    input_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of the inputs.")],
     office: Office = None,
     name: Name = None,
     as_json: Json = False,

@@ -117,12 +117,12 @@ class Confirmation:
         """What becomes of "tool calls" of which the configuration says nothing, and why; for the user of this host."""
         given = f"{SETTING}={self.setting}"
         if self._by_agent:
-            return f"are confirmed by the Agent's user ({SETTING}=agent)"
+            return f"need approval by the Agent's user ({SETTING}=agent)"
         if self.setting is Confirm.ALLOW:
-            return f"run unasked ({f'no terminal is attached; see {SETTING}' if self._is_default else given})"
+            return f"run without approval ({f'no terminal is attached; see {SETTING}' if self._is_default else given})"
         if self.setting is Confirm.DENY or self._asker is None:
             return f"are refused ({given}{'' if self.setting is Confirm.DENY else ', and nobody can be asked'})"
-        return f"are confirmed {self._where} ({f'{SETTING}=allow asks nobody' if self._is_default else given})"
+        return f"need approval {self._where} ({f'{SETTING}=allow turns this off' if self._is_default else given})"
 
     async def refusal(
         self, target: Target, request: ToolCallReq, caller: Caller, trace_id: int, *, approved: bool | None = None

@@ -30,7 +30,7 @@ GREETING_S: Final = 2.0
 POLL_S: Final = 0.25
 """How often `logs -f` looks at the file: nobody reads faster."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Said = Mapping[str, Any]
 """An answer of `control`."""
 
@@ -101,10 +101,10 @@ def _known_servers(context: typer.Context) -> list[str]:
     return []
 
 
-Office = Annotated[str | None, typer.Option(help="The Computer's office, where several run here [SMCP_OFFICE]")]
-Name = Annotated[str | None, typer.Option(help="The Computer's name, where several run here [SMCP_NAME]")]
+Office = Annotated[str | None, typer.Option(help="The Computer's office, where several run here. [SMCP_OFFICE]")]
+Name = Annotated[str | None, typer.Option(help="The Computer's name, where several run here. [SMCP_NAME]")]
 Server = Annotated[
-    str, typer.Argument(metavar="SERVER", help="An MCP server's name in the file", autocompletion=_known_servers)
+    str, typer.Argument(metavar="SERVER", help="An MCP server's name in the file.", autocompletion=_known_servers)
 ]
 
 
@@ -212,17 +212,17 @@ _asks("history", _show_history, "The recent calls of tools, and those that run."
 
 @app.command()
 def call(
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="As `tools` lists it")],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="As `tools` lists it.")],
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE|@FILE|-",
             help="Its parameters, converted by its schema. KEY=@FILE reads one value from a file; @FILE reads a JSON "
-            "object of parameters from a file, `-` from standard input",
+            "object of parameters from a file, `-` from standard input.",
         ),
     ] = None,
-    params: Annotated[str, typer.Option(metavar="JSON", help="Its parameters, a JSON object")] = "{}",
-    timeout: Annotated[int, typer.Option(min=1, max=3600, metavar="SECONDS", help="How long it may take")] = 60,
+    params: Annotated[str, typer.Option(metavar="JSON", help="Its parameters, a JSON object.")] = "{}",
+    timeout: Annotated[int, typer.Option(min=1, max=3600, metavar="SECONDS", help="How long it may take.")] = 60,
     office: Office = None,
     name: Name = None,
     as_json: Json = False,
@@ -252,9 +252,9 @@ def print_result(result: Said) -> None:
 def logs(
     server: Server,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Also print new lines as they are written, until ctrl-C")
+        bool, typer.Option("--follow", "-f", help="Also print new lines as they are written, until ctrl-C.")
     ] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Print so many of the last lines")] = 100,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of lines to print.")] = 100,
     office: Office = None,
     name: Name = None,
     as_json: Json = False,

@@ -43,10 +43,10 @@ app.command()(pin)
 app.add_typer(secrets_app, name="secrets")
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="JSON file with the MCP servers and inputs [SMCP_CONFIG]")
+    Path | None, typer.Option("--config", help="JSON file with the MCP servers and inputs. [SMCP_CONFIG]")
 ]
 EnvFileOption = Annotated[
-    Path | None, typer.Option("--env-file", help="A file of NAME=value lines for variables that are not set")
+    Path | None, typer.Option("--env-file", help="A file of NAME=value lines for variables that are not set.")
 ]
 
 
@@ -58,22 +58,22 @@ def common(version: Annotated[bool, version_option("smcp-computer")] = False) ->
 @app.command("run")
 def serve(
     config: ConfigOption = None,
-    office: Annotated[str | None, typer.Option(help="The office to join [SMCP_OFFICE]")] = None,
-    name: Annotated[str | None, typer.Option(help="This Computer's name in the office [SMCP_NAME]")] = None,
+    office: Annotated[str | None, typer.Option(help="The office to join. [SMCP_OFFICE]")] = None,
+    name: Annotated[str | None, typer.Option(help="This Computer's name in the office. [SMCP_NAME]")] = None,
     gateway: Annotated[
         list[str] | None,
-        typer.Option(help="Where a gateway listens, instead of NATS; may be repeated [SMCP_GATEWAY_URL]"),
+        typer.Option(help="Where a gateway listens, instead of NATS; may be repeated. [SMCP_GATEWAY_URL]"),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(help="The key or token for the gateway; others on this host may see it here [SMCP_TOKEN]"),
+        typer.Option(help="The key or token for the gateway; others on this host may see it here. [SMCP_TOKEN]"),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the key or token, read before each connection [SMCP_TOKEN_FILE]")
+        Path | None, typer.Option(help="A file with the key or token, read before each connection. [SMCP_TOKEN_FILE]")
     ] = None,
     env_file: EnvFileOption = None,
     strict: Annotated[
-        bool | None, typer.Option("--strict", help="Offer no tool of a server with unknown tool names [SMCP_STRICT]")
+        bool | None, typer.Option("--strict", help="Offer no tool of a server with unknown tool names. [SMCP_STRICT]")
     ] = None,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
@@ -125,7 +125,7 @@ def serve(
 
 @app.command()
 def validate(
-    config: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON file to check")], as_json: Json = False
+    config: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON file to check.")], as_json: Json = False
 ) -> None:
     """Check a configuration file: report all errors, unknown fields, and literal secrets."""
     configuration = read_config(config)
@@ -144,8 +144,8 @@ def validate(
 
 @app.command("import")
 def import_file(
-    file: Annotated[Path, typer.Argument(help="The file of another MCP host, or a server.json of MCP's registry")],
-    write: Annotated[Path | None, typer.Option("--write", help="Write the result here, where no file is yet")] = None,
+    file: Annotated[Path, typer.Argument(help="The file of another MCP host, or a server.json of MCP's registry.")],
+    write: Annotated[Path | None, typer.Option("--write", help="Write the result here, where no file is yet.")] = None,
     as_json: Json = False,
 ) -> None:
     """Convert the file of another MCP host, and print it, or write it with --write. --json includes the warnings."""
@@ -173,14 +173,14 @@ def print_schema(as_json: Json = False) -> None:
 
 @app.command()
 def install(
-    config: Annotated[Path, typer.Option(help="The JSON file with the MCP servers; it is copied")],
-    office: Annotated[str, typer.Option(help="The office to join")],
-    name: Annotated[str, typer.Option(help="This Computer's name in the office")],
-    gateway: Annotated[str | None, typer.Option(help="Where a gateway listens; or say --nats")] = None,
-    nats: Annotated[str | None, typer.Option(help="Where NATS is")] = None,
-    user: Annotated[str, typer.Option(help="The user that it runs as")] = "smcp",
-    write: Annotated[bool, typer.Option("--write", help="Write the files instead of only showing them")] = False,
-    root: Annotated[Path, typer.Option(help="Write below this directory, for example to build an image")] = Path("/"),
+    config: Annotated[Path, typer.Option(help="The JSON file with the MCP servers; it is copied.")],
+    office: Annotated[str, typer.Option(help="The office to join.")],
+    name: Annotated[str, typer.Option(help="This Computer's name in the office.")],
+    gateway: Annotated[str | None, typer.Option(help="Gateway URL (or use --nats).")] = None,
+    nats: Annotated[str | None, typer.Option(help="NATS URL.")] = None,
+    user: Annotated[str, typer.Option(help="The user that it runs as.")] = "smcp",
+    write: Annotated[bool, typer.Option("--write", help="Write the files instead of only showing them.")] = False,
+    root: Annotated[Path, typer.Option(help="Write below this directory, for example to build an image.")] = Path("/"),
     as_json: Json = False,
 ) -> None:
     """Show the hardened unit of systemd for this Computer and its files; --write writes them."""

@@ -25,11 +25,11 @@ app = typer.Typer(add_completion=False)
 @app.command(context_settings=cli.SHORT_HELP)
 def serve(
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Where clients connect; 0 is any free port [SMCP_GATEWAY_PORT]")
+        int | None, typer.Option(min=0, max=65535, help="Where clients connect; 0: any free port. [SMCP_GATEWAY_PORT]")
     ] = None,
     insecure: Annotated[
         bool | None,
-        typer.Option("--insecure", help="Listen on any address even without authentication [SMCP_INSECURE]"),
+        typer.Option("--insecure", help="Listen on any address even without authentication. [SMCP_INSECURE]"),
     ] = None,
     version: Annotated[bool, cli.version_option("smcp-gateway")] = False,
     check_config: Annotated[bool, cli.check_config_option()] = False,

@@ -21,7 +21,7 @@ app = typer.Typer(add_completion=False)
 def serve(
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Where MCP clients connect; 0 is any free port [SMCP_MCP_PORT]"),
+        typer.Option(min=0, max=65535, help="Where MCP clients connect; 0 is any free port. [SMCP_MCP_PORT]"),
     ] = None,
     version: Annotated[bool, version_option("smcp-mcp")] = False,
     check_config: Annotated[bool, check_config_option()] = False,

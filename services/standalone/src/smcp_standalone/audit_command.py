@@ -98,10 +98,10 @@ def show_records(
 
 def watch(
     office: Annotated[str, typer.Argument(metavar="OFFICE")],
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after N events.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show joins, leaves and calls of an office as they come. Its gateways need SMCP_AUDIT=on, no SMCP_AUDIT_FILE."""
+    """Show joins, leaves and calls of an office as they happen. Gateways need SMCP_AUDIT=on without SMCP_AUDIT_FILE."""
     wanted = Wanted({"office": in_records("office", check_office(office)) or ""})
     shown = _Shown(wanted, as_json=as_json, fields=WATCHED, most=count)
     _run(partial(_follow, shown, f"Watching the office {office!r}; ctrl-C ends it."))

@@ -48,7 +48,7 @@ def show_trace() -> None:
 def run_up(
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Where Agents connect; 0: a free one (default: 8000) [SMCP_GATEWAY_PORT]"),
+        typer.Option(min=0, max=65535, help="Where Agents connect; 0: a free one (default: 8000). [SMCP_GATEWAY_PORT]"),
     ] = None,
     config: Annotated[
         Path | None,
@@ -68,7 +68,7 @@ def run_up(
     mcp_port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="Where MCP clients connect; 0: a free one (default: --port + 1) [SMCP_MCP_PORT]"
+            min=0, max=65535, help="Where MCP clients connect; 0: a free one (default: --port + 1). [SMCP_MCP_PORT]"
         ),
     ] = None,
     mcp: Annotated[
@@ -172,10 +172,10 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
     if key is not None:
         lines.append(f"  Key of this run    {key}")
         lines.append(
-            "                     (smcp-agent and the SDK find it on this machine; other clients need it as token)"
+            "                     (smcp-agent and the SDK find it on this machine; other clients send it as token)"
         )
     elif asks_who:
-        lines.append("  Tokens             are needed: SMCP_TOKEN or --token of smcp-agent")
+        lines.append("  Token              required: set SMCP_TOKEN or pass --token")
     if chosen.hosts is not None:
         credentials = next(iter(system.nats.credentials.values())).parent
         lines.append(f"  Other hosts        {system.nats.url}, credentials in {credentials}")

@@ -55,11 +55,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 keys = typer.Typer(
     name="keys",
-    help="Keep the file of API keys: who may connect to a gateway, and as whom. A gateway reads it when it changes.",
+    help="Manage the API key file: who may connect to a gateway, and as whom. A gateway reads it when it changes.",
     no_args_is_help=True,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def advertise_run(url: str, credentials: Path, agents_url: str) -> AbstractContextManager[None]:
@@ -159,7 +159,7 @@ def offices(as_json: AsJson = False) -> None:
 
 
 def room(office: Annotated[str, typer.Argument(metavar="OFFICE")], as_json: AsJson = False) -> None:
-    """List the members of an office, without being one."""
+    """List the members of an office, without taking a seat."""
     check_office(office)
 
     async def show(bus: Bus, stop: asyncio.Event) -> None:
@@ -189,7 +189,7 @@ def log_level(
     ] = None,
     credential: Annotated[str | None, typer.Option(help="Only of the processes with this credential.")] = None,
 ) -> None:
-    """Show or change what processes that run write to their logs, over NATS. SIGUSR1 does the same for one process."""
+    """Show or set the log level of running processes, over NATS. SIGUSR1 switches one process to debug and back."""
     level = level and level.lower()
     if level is not None and level not in get_args(LogLevel):
         raise SettingsError(f"LEVEL: {level!r} is none of {', '.join(get_args(LogLevel))}")
@@ -254,16 +254,16 @@ def add(
         bool, typer.Option("--read-only", help="Allow only tools that their MCP server marks as read-only.")
     ] = False,
     delegates: Annotated[
-        bool, typer.Option("--delegates", help="For smcp-mcp: the Agent says for whom it calls, and has no quota.")
+        bool, typer.Option("--delegates", help="For smcp-mcp: may call tools on behalf of users; no quota.")
     ] = False,
     subject: Annotated[
-        str | None, typer.Option(help="Who holds the key. A new key of the same subject takes over the old one's seat.")
+        str | None, typer.Option(help="The key's owner. A new key of the same subject takes over the old one's seat.")
     ] = None,
     expires: Annotated[
         str | None, typer.Option(metavar="WHEN", help="90d, 12h, 30m, a date, or a time like 2027-01-31T12:00+01:00.")
     ] = None,
 ) -> None:
-    """Make a key and print it. It is printed this once: the file holds its hash alone."""
+    """Create a key and print it. It is shown only once; the file stores its hash."""
     until = None if expires is None else parse_time("--expires", expires, 1).replace(microsecond=0)
     if until is not None and until <= datetime.now(UTC):
         raise SettingsError(f"--expires: {expires!r} is over already")
@@ -285,13 +285,13 @@ def add(
         raise SettingsError(f"--{wrong['field'].partition('.')[0].removesuffix('s')}: {wrong['reason']}") from None
     _recorded("added", [entry], lambda: key_file.add(file, entry))
     typer.echo(key)
-    said = f"{file} has its hash, under the id {entry.id}. The key is shown this once"
+    said = f"{file} has its hash, under the id {entry.id}. The key is shown only once"
     typer.echo(f"{said}; its holder sets SMCP_TOKEN to it.", err=True)
 
 
 @keys.command("list")
 def list_keys(file: File) -> None:
-    """List the keys: the holder of each, what it allows, and until when. The keys themselves are not shown."""
+    """List the keys: the owner of each, what it allows, and until when. The keys themselves are not shown."""
     entries = key_file.read(file)
     for entry in entries:
         typer.echo(_key_line(entry))
@@ -304,7 +304,7 @@ def remove(
     file: File,
     key: Annotated[str, typer.Argument(metavar="ID", help="The id of a key, or a subject: then all of its keys.")],
 ) -> None:
-    """Remove a key. Gateways end what is connected by it within two seconds."""
+    """Remove a key. Gateways close its connections within two seconds."""
     entries = key_file.read(file)
     removed = [entry for entry in entries if entry.id == key] or [entry for entry in entries if entry.subject == key]
     if not removed:

@@ -26,7 +26,7 @@ from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S
 from smcp_proto.catalog import trace_id
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT, MAX_TIMEOUT_S
 
-OPTIONS_TOO: Final = "The options of smcp-agent may stand here, too (smcp-agent -h): --office, --url, --json, ..."
+OPTIONS_TOO: Final = "Global options (--office, --url, --json, …; see smcp-agent -h) also work here"
 
 
 class OptionsAnywhere(TyperGroup):
@@ -125,9 +125,9 @@ def options(
             "the variable is safer.",
         ),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Use the tools, desktops and documents of the Computers in an office."""
@@ -160,7 +160,7 @@ app.add_typer(mcp_app, name="mcp")
 
 @asks("asking who is in the office", name="list")
 async def list_room(agent: SmcpAgent) -> Answer:
-    """Who is in the office."""
+    """List the members of the office."""
     sessions = await agent.list_room()
     found = [each.model_dump(exclude_unset=True) for each in sessions]
     return Answer({"office_id": agent.office, "sessions": found}, lambda: output.print_sessions(sessions, agent.office))
@@ -168,7 +168,7 @@ async def list_room(agent: SmcpAgent) -> Answer:
 
 @asks("asking {computer} for its tools")
 async def tools(agent: SmcpAgent, computer: Computer) -> Answer:
-    """The tools of a Computer."""
+    """List the tools of a Computer."""
     listed = await agent.get_tools(computer)
     found = [each.model_dump(exclude_unset=True) for each in listed]
     why = ""
@@ -182,7 +182,7 @@ async def tools(agent: SmcpAgent, computer: Computer) -> Answer:
 
 @asks("asking for the states of MCP servers")
 async def status(agent: SmcpAgent, computer: AnyComputer = None) -> Answer:
-    """How the MCP servers of the Computers are, and why one has no tools."""
+    """Show the state of each MCP server, and why one has no tools."""
 
     async def of(name: str) -> dict[str, Any]:
         try:
@@ -199,7 +199,7 @@ async def status(agent: SmcpAgent, computer: AnyComputer = None) -> Answer:
 
 @asks("asking {computer} for its configuration")
 async def config(agent: SmcpAgent, computer: Computer) -> Answer:
-    """The configuration of a Computer, without its secrets."""
+    """Show the configuration of a Computer, without its secrets."""
     found = (await agent.get_config(computer)).model_dump(exclude_unset=True)
     return Answer({"computer": computer, **found}, lambda: output.print_json(found))
 
@@ -208,10 +208,10 @@ async def config(agent: SmcpAgent, computer: Computer) -> Answer:
 async def desktop(
     agent: SmcpAgent,
     computer: Computer,
-    size: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most so many windows.")] = None,
+    size: Annotated[int | None, typer.Option(min=0, metavar="N", help="Maximum number of windows.")] = None,
     window: Annotated[str | None, typer.Option(metavar="URI", help="Only this window.")] = None,
 ) -> Answer:
-    """What the windows of a Computer show."""
+    """Show the windows of a Computer."""
     shown = await agent.get_desktop(computer, size=size, window=window)
     found = {"computer": computer, **{name: value for name, value in shown.items() if name != "req_id"}}
     return Answer(found, lambda: output.print_desktop(shown, window))
@@ -229,7 +229,7 @@ async def finder(
     offset: Annotated[int, typer.Option(min=0, help="The first document to show, from 0.")] = DEFAULT_OFFSET,
     limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="How many documents to show.")] = DEFAULT_LIMIT,
 ) -> Answer:
-    """The documents of a Computer."""
+    """List the documents of a Computer."""
     page = await agent.get_finder(computer, keywords=keyword or None, file_type=file_type, offset=offset, limit=limit)
     found = {"computer": computer, **{name: value for name, value in page.items() if name != "req_id"}}
     return Answer(found, lambda: output.print_documents(page, offset))
@@ -237,14 +237,14 @@ async def finder(
 
 @asks("asking {computer} for its resources")
 async def resources(agent: SmcpAgent, computer: Computer, server: Server = None) -> Answer:
-    """The resources of a Computer."""
+    """List the resources of a Computer."""
     found = [each async for each in agent.iter_resources(computer, server=server)]
     return Answer({"computer": computer, "resources": found}, lambda: output.print_resources("Resource", "uri", found))
 
 
 @asks("asking {computer} for its templates")
 async def templates(agent: SmcpAgent, computer: Computer, server: Server = None) -> Answer:
-    """The templates of resources of a Computer; `complete` finds values for their arguments."""
+    """List the resource templates of a Computer; `complete` finds values for their arguments."""
     found = [each async for each in agent.iter_resource_templates(computer, server=server)]
     return Answer(
         {"computer": computer, "resourceTemplates": found},
@@ -267,7 +267,7 @@ async def complete(
     ] = None,
     server: Server = None,
 ) -> Answer:
-    """What an argument of a template may be."""
+    """Complete a template argument."""
     others = {name: given for name, _, given in (each.partition("=") for each in chosen or ())}
     found = await agent.complete(computer, template, argument, value, chosen=others, server=server)
     return Answer({"computer": computer, "completion": found}, lambda: output.print_completion(found))
@@ -347,8 +347,8 @@ def call(
 def watch(
     context: typer.Context,
     seconds: Annotated[
-        float | None, typer.Option("--for", min=0.001, metavar="SECONDS", help="End after so many seconds.")
+        float | None, typer.Option("--for", min=0.001, metavar="SECONDS", help="Stop after SECONDS.")
     ] = None,
 ) -> None:
-    """What changes in the office, as it comes: Computers, tools, desktops, documents, resources. ctrl-C ends it."""
+    """Print changes in the office as they happen: Computers, tools, desktops, documents, resources, until ctrl-C."""
     run(context.obj, follow(context.obj, seconds), endless=True)
