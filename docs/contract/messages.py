@@ -22,10 +22,10 @@ NULL: Final = "done.null"
 PAIR: Final = "done.pair"
 SEAT_TAKEN_ACK: Final = [
     False,
-    "403 the office has an Agent already: 'anna', since 2026-01-31T12:00:00Z",
+    "403 the office already has an Agent: 'anna', since 2026-01-31T12:00:00Z",
     {"holder": "anna", "since": "2026-01-31T12:00:00Z"},
 ]
-"""The acknowledgement of a join if the office has an Agent already."""
+"""The acknowledgement of a join if the office already has an Agent."""
 
 INTERNAL: Final = tuple(registry_contract.ROWS.values())
 """What processes ask each other beside the events."""

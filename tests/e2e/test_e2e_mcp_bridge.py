@@ -130,7 +130,7 @@ async def test_a_computer_that_dies_costs_its_own_tools_and_a_second_bridge_is_r
             assert second.stderr is not None
             said = (await second.stderr.read()).decode()
             assert await second.wait() == 1
-            assert "has an Agent already" in said
+            assert "already has an Agent" in said
             assert "@" in said  # user@host-pid of the first
             host = world.computer(LAB, BETA.name).part
             heard.methods.clear()

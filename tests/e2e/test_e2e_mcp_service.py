@@ -188,7 +188,7 @@ async def test_the_seat_of_another_agent_is_an_error_and_a_free_one_is_taken(wor
         office = first.url.replace(LAB, "kitchen")
         async with SmcpAgent(world.url(0), office="kitchen", name="cook"):
             async with office_client(office, "2026-07-28") as client:
-                with pytest.raises(MCPError, match="has an Agent already: 'cook', since 20"):
+                with pytest.raises(MCPError, match="already has an Agent: 'cook', since 20"):
                     await client.names()
 
         async def taken() -> bool:

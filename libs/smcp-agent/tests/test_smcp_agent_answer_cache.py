@@ -29,8 +29,8 @@ class Cache:
 
         return await self._cache.get(Query("desktop", key), ask)
 
-    def outdate(self, key: str, *kinds: str, again: bool = False) -> None:
-        self._cache.outdate(key, *kinds, again=again)
+    def invalidate(self, key: str, *kinds: str, again: bool = False) -> None:
+        self._cache.invalidate(key, *kinds, again=again)
 
 
 @asynccontextmanager
@@ -50,10 +50,10 @@ async def test_an_answer_is_cached_until_it_is_outdated() -> None:
     async with caching() as cache:
         assert await cache.get("a") == 1
         assert await cache.get("a") == 1
-        cache.outdate("b")
-        cache.outdate("a", "finder", "resources")
+        cache.invalidate("b")
+        cache.invalidate("a", "finder", "resources")
         assert await cache.get("a") == 1
-        cache.outdate("a", "desktop")
+        cache.invalidate("a", "desktop")
         assert await cache.get("a") == 2
 
 
@@ -61,7 +61,7 @@ async def test_an_answer_that_is_outdated_on_its_way_is_not_cached() -> None:
     async with caching() as cache:
         getting = asyncio.create_task(cache.get("a"))
         await asyncio.sleep(0)
-        cache.outdate("a")
+        cache.invalidate("a")
         assert await getting == 1
         assert await cache.get("a") == 2
         assert await cache.get("a") == 2
@@ -85,10 +85,10 @@ async def test_an_error_is_raised_and_not_cached() -> None:
 async def test_an_outdated_answer_that_was_read_is_fetched_again() -> None:
     async with caching() as cache:
         await cache.get("a")
-        cache.outdate("a", again=True)
+        cache.invalidate("a", again=True)
         await settle()
         assert len(cache.asked) == 2
-        cache.outdate("a", again=True)  # nobody read what came
+        cache.invalidate("a", again=True)  # nobody read what came
         await settle()
         assert len(cache.asked) == 2
         assert await cache.get("a") == 3

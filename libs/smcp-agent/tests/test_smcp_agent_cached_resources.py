@@ -1,4 +1,4 @@
-"""Resources and documents are cached until a notification outdates them."""
+"""Resources and documents are cached until a notification invalidates them."""
 
 from typing import Any
 

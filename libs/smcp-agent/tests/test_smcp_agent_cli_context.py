@@ -133,7 +133,7 @@ async def test_a_request_that_cannot_be_sent_ends_with_2_and_one_line() -> None:
         code, _, err = await run(gateway, "finder", "red", "--keyword", os.fsdecode(b"\xff"))
         assert (code, err) == (
             2,
-            "error 400: keywords.0: holds half of a surrogate pair, which no text has\n",
+            "error 400: keywords.0: contains an unpaired surrogate\n",
         )
 
 

@@ -57,7 +57,7 @@ async def test_a_taken_seat_is_an_error_that_says_when_it_is_free_again() -> Non
     async with fake_gateway() as gateway:
 
         async def refuse(data: JsonObject) -> Any:
-            return [False, "403 the office has an Agent already: 'smcp-mcp'", {"holder": "smcp-mcp", "since": "2026"}]
+            return [False, "403 the office already has an Agent: 'smcp-mcp'", {"holder": "smcp-mcp", "since": "2026"}]
 
         gateway.answers["server:join_office"] = refuse
         code, _, err = await run(gateway, "list")
@@ -70,7 +70,7 @@ async def test_an_office_that_a_token_does_not_allow_names_the_option_for_anothe
     async with fake_gateway() as gateway:
 
         async def refuse(data: JsonObject) -> Any:
-            return [False, "403 the token is not for this office", {"field": "office_id"}]
+            return [False, "403 the key or token is not for this office", {"field": "office_id"}]
 
         gateway.answers["server:join_office"] = refuse
         code, _, err = await run(gateway, "list")
@@ -123,7 +123,7 @@ async def test_a_call_that_nobody_confirmed_in_time_is_not_said_to_have_been_sto
 
         gateway.answers["client:tool_call"] = answer
         _, out, err = await run(gateway, "call", "red", "echo")
-        assert (out, err.splitlines()[0]) == ("the tool 'echo' was not run\n", "the time of the call was up")
+        assert (out, err.splitlines()[0]) == ("the tool 'echo' was not run\n", "the call timed out")
 
 
 async def test_a_call_that_needs_an_answer_says_who_can_give_it() -> None:
@@ -147,7 +147,7 @@ async def test_a_call_whose_connection_is_lost_says_so_and_goes_on() -> None:
         process = await start(gateway, "call", "red", "echo", forked=True)
         await eventually(lambda: gateway.seen("client:tool_call"))
         await gateway.stop()
-        assert re.fullmatch(r"The connection is lost \(.+\); trying again \.\.\.\n", await line(process.stderr))
+        assert re.fullmatch(r"The connection is lost \(.+\); retrying \.\.\.\n", await line(process.stderr))
         await gateway.start()
         code, out, err = await ended(process)
         assert (code, out, "lost" in err) == (0, b"done\n", False)

@@ -138,7 +138,7 @@ async def test_an_agent_is_opened_and_closed_without_a_block() -> None:
         assert (await agent.call_tool("red", "echo")).text == "echo"
         with pytest.raises(Malformed, match="computer"):
             await agent.tools(cast("str", 5))
-        with pytest.raises(Closed, match="opened once"):
+        with pytest.raises(Closed, match="already opened"):
             await agent.open()
         await agent.close()
         await agent.close()

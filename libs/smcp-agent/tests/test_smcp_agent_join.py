@@ -32,7 +32,7 @@ async def enter(gateway: FakeGateway) -> None:
     [
         ([False, "full"], JoinRefused),
         ([False, None], JoinRefused),
-        ([False, "403 the office has an Agent already"], JoinRefused),
+        ([False, "403 the office already has an Agent"], JoinRefused),
         ([False, "503 no registry answered"], Unavailable),
         ([False, "400 name: too long"], Malformed),
         ([False, "99 bottles"], JoinRefused),

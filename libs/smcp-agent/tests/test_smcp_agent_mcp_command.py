@@ -152,7 +152,7 @@ async def test_sigterm_ends_it_while_standard_input_is_open() -> None:
 
 async def test_an_office_that_has_an_agent_is_an_error_in_the_clients_log() -> None:
     async with fake_gateway() as gateway:
-        gateway.refusal = "the office has an Agent already: 'ann@desk-7'"
+        gateway.refusal = "the office already has an Agent: 'ann@desk-7'"
         async with started(gateway, "--json") as process:
             code, out, err = await ended(process)
     assert (code, out) == (1, b"")

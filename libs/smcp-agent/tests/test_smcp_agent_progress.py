@@ -78,7 +78,7 @@ async def hears(*_: object) -> None:
 @pytest.mark.parametrize("on_progress", [5, hears, partial(hears, 1)])
 async def test_what_cannot_be_called_as_a_plain_function_is_refused_and_nothing_is_sent(on_progress: Any) -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
-        with pytest.raises(Malformed, match=r"^on_progress: a plain function of one argument, not an async one$"):
+        with pytest.raises(Malformed, match=r"^on_progress: must be a non-async function of one argument$"):
             await agent.call_tool("red", "dig", on_progress=on_progress)
         assert gateway.seen("client:tool_call") == []
 

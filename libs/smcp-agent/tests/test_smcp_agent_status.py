@@ -84,11 +84,11 @@ async def test_status_shows_the_servers_of_all_computers_and_who_does_not_say() 
         assert b"red/git" in out
 
         async def refused(data: JsonObject) -> Any:
-            return {"code": 403, "message": "the token is not for this Computer", "details": {}}
+            return {"code": 403, "message": "the key or token is not for this Computer", "details": {}}
 
         gateway.answers["client:get_status"] = refused
         _, _, err = await run(gateway, "status")
-        assert "blue: error 403: the token is not for" in err
+        assert "blue: error 403: the key or token is not for" in err
         gateway.answers["client:get_status"] = only_red
         code, out, _ = await run(gateway, "status", "red", "--json")
         assert (code, json.loads(out)) == (0, {"computers": [{"computer": "red", "servers": [READY, FAILED]}]})

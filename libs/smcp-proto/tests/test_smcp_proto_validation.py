@@ -150,7 +150,7 @@ def test_the_code_and_message_of_a_refusal_are_read_back(code: int, message: str
 
 
 def test_a_refusal_is_written_as_code_space_message() -> None:
-    assert refusal(NotAllowed("the office has an Agent already").body()) == "403 the office has an Agent already"
+    assert refusal(NotAllowed("the office already has an Agent").body()) == "403 the office already has an Agent"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from smcp_testing.waiting import eventually
 
 HOST = "com.example.desk"
 THIRD = f"window://{HOST}/2"
-REFUSED = "does not tell of changes of a resource"
+REFUSED = "does not announce changes of a resource"
 
 
 @pytest.mark.rule("answers.desktop.again")

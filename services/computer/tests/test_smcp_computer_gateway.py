@@ -220,7 +220,7 @@ async def test_a_call_that_does_not_fit_a_changed_tool_fails_once_and_the_tools_
         refused = await agent.call_tool(NAME, "say", {"text": mismatch.replace('"$ID"', "$ID")})
         assert refused.is_error
         assert refused.text == (
-            "MCP server 'raw' ran nothing, since the tool has changed and is being listed again; call it again"
+            "MCP server 'raw' ran nothing, since the tool has changed and is being listed again; retry"
         )
         asked = 1
 
@@ -301,12 +301,12 @@ async def test_a_refused_token_is_reported_and_a_renewed_one_used(
         gateway_world(nats_url, settings=LOCKED) as world,
         box(world.url, token=token_of(settings), joined=False) as computer,
     ):
-        await eventually(lambda: "the token is not accepted" in (computer.membership.problem or ""))
+        await eventually(lambda: "token is not accepted" in (computer.membership.problem or ""))
         assert computer.readiness.problems()["office"] == computer.membership.problem
         file.write_text(shared_token(SECRET, sub="holder of box") + "\n")
         await eventually(lambda: computer.membership.problem is None, timeout=30)
-        [warning] = [line for line in caplog.messages if "trying on" in line]
-        assert warning.endswith("the token is not accepted; set it with --token-file or SMCP_TOKEN; trying on")
+        [warning] = [line for line in caplog.messages if "retrying" in line]
+        assert warning.endswith("token is not accepted; set it with --token-file or SMCP_TOKEN; retrying")
 
 
 async def test_a_token_file_without_a_token_is_reported_and_read_again(nats_url: str, tmp_path: Path) -> None:

@@ -329,7 +329,7 @@ async def test_a_computer_at_a_gateway_needs_an_address_and_a_token_only(
 
             reading = asyncio.create_task(read(process.stderr))
             if renewed:
-                await eventually(lambda: any("the token is not accepted" in line for line in lines), timeout=60)
+                await eventually(lambda: any("token is not accepted" in line for line in lines), timeout=60)
                 token.write_text(shared_token(SECRET, sub="pc"))
             await eventually(lambda: agent.computers() == ["pc"], timeout=60)
             added = await agent.call_tool("pc", "add", {"a": 40, "b": 2})

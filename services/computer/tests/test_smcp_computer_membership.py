@@ -176,8 +176,8 @@ async def test_it_waits_and_answers_once_nats_is_back(nats_server: NatsServer) -
             assert b'"code":503' in reply.body, "it serves its subject, and is not in its office yet"
 
 
-@pytest.mark.parametrize("why", ["the office has a Computer named 'pc'", "403 the token is not for this name"])
+@pytest.mark.parametrize("why", ["the office has a Computer named 'pc'", "403 the key or token is not for this name"])
 def test_a_refused_name_is_told_with_the_option_that_chooses_another(why: str) -> None:
     assert hinted(why) == f"{why}; choose another name with --name (SMCP_NAME)"
     assert hinted("a token is needed: auth.token").endswith("; set it with --token-file or SMCP_TOKEN")
-    assert hinted("403 the token is not for this office") == "403 the token is not for this office"
+    assert hinted("403 the key or token is not for this office") == "403 the key or token is not for this office"

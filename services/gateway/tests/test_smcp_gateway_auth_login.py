@@ -325,9 +325,9 @@ async def test_an_upgrade_or_second_connect_with_another_token_keeps_the_first_i
             assert await heard(socket, "3") == "3probe"
             await socket.send_str("5")
             await socket.send_str('42/smcp,1["server:join_office",{"role":"agent","name":"a","office_id":"kitchen"}]')
-            assert "the token is not for this office" in await heard(socket, "43/smcp,1")
+            assert "the key or token is not for this office" in await heard(socket, "43/smcp,1")
             await socket.send_str(connecting(other))
             await socket.send_str('42/smcp,2["server:join_office",{"role":"agent","name":"a","office_id":"kitchen"}]')
-            assert "the token is not for this office" in await heard(socket, "43/smcp,2")
+            assert "the key or token is not for this office" in await heard(socket, "43/smcp,2")
             await socket.send_str('42/smcp,3["server:join_office",{"role":"agent","name":"a","office_id":"lab"}]')
             assert await heard(socket, "43/smcp,3") == "43/smcp,3[[true,null]]"

@@ -35,7 +35,7 @@ async def test_an_owner_that_is_not_ready_is_asked_again(nats_url: str) -> None:
         nonlocal asked
         asked += 1
         if asked < 4:
-            return Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: "1"})
+            return Reply(b'{"code":503,"message":"retry"}', {ERROR: "503", NOT_RUN: "1"})
         return await echo(verb, incoming)
 
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", gated):
@@ -53,7 +53,7 @@ async def test_a_call_to_a_moving_computer_is_retried_for_its_whole_time(
 
     async def gated(verb: str, incoming: Incoming) -> Reply:
         if loop.time() < moved_at:
-            return Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: MOVING})
+            return Reply(b'{"code":503,"message":"retry"}', {ERROR: "503", NOT_RUN: MOVING})
         return await echo(verb, incoming)
 
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", gated):

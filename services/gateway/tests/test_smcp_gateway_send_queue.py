@@ -49,7 +49,7 @@ async def test_large_messages_wait_for_each_other_until_the_client_has_read() ->
     written = []
 
     async def write(name: str) -> None:
-        await send_queue.room()
+        await send_queue.wait_writable()
         written.append(name)
         await send_queue.put(packet(2 * ROOMY))
 
@@ -65,7 +65,7 @@ async def test_large_messages_wait_for_each_other_until_the_client_has_read() ->
 async def test_waiting_for_room_ends_when_the_client_disconnects() -> None:
     send_queue = SendQueue(4 * ROOMY, lambda _: None)
     await send_queue.put(packet(2 * ROOMY))
-    waiting = asyncio.create_task(send_queue.room())
+    waiting = asyncio.create_task(send_queue.wait_writable())
     done, _ = await asyncio.wait([waiting], timeout=0.01)
     assert not done
     send_queue.release()

@@ -51,7 +51,7 @@ async def test_a_subscription_that_waits_for_its_owner_is_not_delivered_after_it
 
     async def gated(verb: str, incoming: Incoming) -> Reply:
         asked.set()
-        return reply({}) if ready else Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: "1"})
+        return reply({}) if ready else Reply(b'{"code":503,"message":"retry"}', {ERROR: "503", NOT_RUN: "1"})
 
     async with (
         gateway_world(nats_url) as world,

@@ -91,7 +91,7 @@ async def test_a_parameter_header_that_contradicts_the_arguments_is_refused() ->
 @ERAS
 async def test_a_seat_that_another_agent_holds_is_an_error_that_names_it(era: str) -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
-        gateway.refusal = "the office has an Agent already: 'cook', since 2026-11-26T10:00:00Z"
+        gateway.refusal = "the office already has an Agent: 'cook', since 2026-11-26T10:00:00Z"
         gateway.details = {"holder": "cook", "since": "2026-11-26T10:00:00Z"}
         with pytest.raises(Exception) as raised:  # noqa: PT011 -- a group of the MCP SDK's errors
             async with office_client(service.office(), era) as client:
@@ -349,7 +349,7 @@ async def test_a_body_that_is_no_message_is_400_and_says_why(version: str) -> No
             (b'{"jsonrpc": "2.0", "id": 7, "result": 5}', None, "result: must be an object"),
             # the MCP SDK reads these, and would open streams that do not count as such
             (json.dumps(LISTEN | {"x": math.nan}).encode(), None, "the request is not JSON"),
-            (json.dumps(LISTEN | {"x": "\ud83d"}).encode(), None, "x: holds half of a surrogate pair"),
+            (json.dumps(LISTEN | {"x": "\ud83d"}).encode(), None, "x: contains an unpaired surrogate"),
             (json.dumps(PING | {"id": 10**30, "params": []}).encode(), 10**30, "params: must be an object"),
             (json.dumps(PING | {"id": "a" * 257}).encode(), "a" * 257, "id: has more than 256 characters"),
         ):

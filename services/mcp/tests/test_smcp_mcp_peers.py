@@ -17,7 +17,7 @@ from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.mcp_service import INITIALIZE, Service, mcp_service, office_client
 from smcp_testing.ports import Ports
 
-TAKEN = [False, "403 the office has an Agent already", {"holder": "smcp-mcp", "since": "2026-11-26T10:00:00Z"}]
+TAKEN = [False, "403 the office already has an Agent", {"holder": "smcp-mcp", "since": "2026-11-26T10:00:00Z"}]
 CALL = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "echo"}}
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
 ACCEPT = {"Accept": "application/json, text/event-stream"}

@@ -190,7 +190,7 @@ def test_a_refusal_names_the_taken_seat(present: MemberRecord) -> None:
     computer = decide(present, claim(), OwnerState.ALIVE, role="computer", name="pc", kept=present.moving)
     assert computer.why == "the office has a Computer named 'pc' already"
     agent = decide(present, claim(), OwnerState.ALIVE, role="agent", name="pc", kept=present.moving)
-    assert agent.why == "the office has an Agent already: 'pc'"
+    assert agent.why == "the office already has an Agent: 'pc'"
     assert agent.holder == present
 
 

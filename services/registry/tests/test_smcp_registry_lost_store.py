@@ -14,7 +14,7 @@ from smcp_testing.nats_process import NatsServer
 from smcp_testing.registry_world import registries
 from smcp_testing.waiting import BOUND_S, eventually
 
-WORDS = "the registry is rebuilding the list of members; ask again"
+WORDS = "the registry is rebuilding the list of members; retry"
 LEASE_S = 3.0
 
 

@@ -118,7 +118,7 @@ async def test_a_second_agent_learns_who_has_the_seat_and_since_when(nats_url: s
         await one.join("lab", "agent", "anna\u202e")
         refusal = await refused(other, "bob")
         since = refusal.details["since"]
-        assert refusal.message == f"the office has an Agent already: 'anna\ufffd', since {since}"
+        assert refusal.message == f"the office already has an Agent: 'anna\ufffd', since {since}"
         assert refusal.details["holder"] == "anna\u202e"
         assert (await refused(other, "bob")).details["since"] == since
 

@@ -114,8 +114,8 @@ async def test_a_nats_server_without_jetstream_is_refused_and_says_what_to_do_an
                 await open_store(bus, bus.jetstream(), lease_s=10, replicas=1, start_s=1.0)
     finally:
         await server.stop()
-    (line,) = (each for each in caplog.messages if each.endswith("; trying again"))
-    assert line.endswith("?): nobody takes the request; trying again")
+    (line,) = (each for each in caplog.messages if each.endswith("; retrying"))
+    assert line.endswith("?): nobody takes the request; retrying")
 
 
 async def test_a_write_succeeds_only_over_the_revision_that_was_read(nats_url: str) -> None:

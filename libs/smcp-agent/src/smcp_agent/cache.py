@@ -1,4 +1,4 @@
-"""Answers of Computers, cached until a notification outdates them."""
+"""Answers of Computers, cached until a notification invalidates them."""
 
 import asyncio
 import logging
@@ -53,7 +53,7 @@ Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
 def size_of(found: object) -> int:
-    """About how many bytes of memory a JSON value takes: rather too many than too few. Looks into no text: searching
+    """Estimated memory of a JSON value in bytes; overestimates. Does not look into texts: searching
     one of 30 MB takes a quarter of a second."""
     values, texts = [found], list[object]()
     for each in values:  # it grows meanwhile
@@ -96,8 +96,8 @@ class _Kept:
 
 
 class AnswerCache:
-    """Answers by query, the latest within `MAX_ANSWERS` and `MAX_CACHED_BYTES`. One during whose query anything was
-    outdated is not kept."""
+    """Answers by query, the latest within `MAX_ANSWERS` and `MAX_CACHED_BYTES`. One is not kept if something
+    was invalidated while it was fetched."""
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
@@ -136,7 +136,7 @@ class AnswerCache:
 
         return await fetch(read=True)
 
-    def outdate(self, computer: str | None, *kinds: str, again: bool = False) -> None:
+    def invalidate(self, computer: str | None, *kinds: str, again: bool = False) -> None:
         """Forget what a Computer (None: any) answered to queries of these kinds (none: all kinds). With `again`, the
         answers that were read are fetched again."""
         self._changes += 1
@@ -288,7 +288,7 @@ class ToolCache:
         self._cost(entry, size)
         if (together := self._size - entry.size + size) > MAX_CACHED_BYTES:
             left = MAX_CACHED_BYTES - self._size + entry.size
-            why = f"its {len(tools)} tools count {size} bytes, and {left} of {MAX_CACHED_BYTES} are left for the office"
+            why = f"the tool list is too large: {size} bytes; {left} of {MAX_CACHED_BYTES} are free in this office"
             raise errors.TooLarge(why, details={"size": size, "limit": MAX_CACHED_BYTES})
         is_other = tools != entry.tools
         self._size, entry.size, entry.tools, entry.error = together, size, tools, None

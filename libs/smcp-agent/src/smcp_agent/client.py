@@ -45,11 +45,11 @@ class SmcpAgent(ModelMethods, ResourceMethods):
         read_turns: for large replies; Agents of one process may share them, so that no office takes all of its time.
 
     Raises:
-        Malformed: an invalid argument; at once, everything else on entering.
+        Malformed: an invalid argument; from the constructor. All others: on entering.
         CannotConnect: no gateway at any of the URLs.
         NotAuthenticated, RateLimited: the gateway does not know the token; too many wrong ones came from here.
         JoinRefused: the office did not take the Agent in.
-        Unavailable: the gateway reaches no registry or no NATS: try again.
+        Unavailable: the gateway reaches no registry or no NATS: retry.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class SmcpAgent(ModelMethods, ResourceMethods):
     async def open(self) -> Self:
         """Connect and join, as entering does; `close` ends it."""
         if self._background.started:
-            raise Closed("an SmcpAgent is opened once")
+            raise Closed("this SmcpAgent was already opened; create a new one")
         connection = await self._link.open()
         try:
             self._background.started = True

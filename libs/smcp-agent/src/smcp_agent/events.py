@@ -38,7 +38,7 @@ class ComputerLeft(ComputerEvent):
 
 @dataclass(frozen=True)
 class ToolsChanged(ComputerEvent):
-    """A Computer's tools are others than before."""
+    """A Computer's tools changed."""
 
     tools: tuple[schemas.SMCPTool, ...]
 
@@ -73,7 +73,7 @@ class ResourceUpdated(ComputerEvent):
 
 @dataclass(frozen=True)
 class CapabilitiesChanged(ComputerEvent):
-    """A Computer says what it can do now beside tools."""
+    """A Computer's resource capabilities changed."""
 
     capabilities: schemas.Capabilities
 
@@ -88,7 +88,7 @@ class Notified(Event):
 
 @dataclass(frozen=True)
 class Disconnected(Event):
-    """The connection broke; the agent is coming back by itself."""
+    """The connection broke; the agent reconnects by itself."""
 
     reason: str
 

@@ -67,7 +67,7 @@ class ToolFilter(TypedDict, total=False):
 class ModelMethods(ToolCallMethods):
     """What `SmcpAgent` can do for a model.
 
-    The names of the latest list win; an older one keeps its meaning as long as that list does not use it otherwise.
+    Names refer to the latest list; an older name still works unless that list gives it to another tool.
     """
 
     _given: dict[str, tuple[str, str]] | None = None

@@ -192,7 +192,7 @@ class Office:
         self.publish(events.Reconnected(without_login(connection.url)))
 
     def on_lost(self, reason: str) -> None:
-        self.answers.outdate(None)
+        self.answers.invalidate(None)
         self.publish(events.Disconnected(reason))
 
     def on_refused(self, why: str) -> None:
@@ -222,11 +222,11 @@ class Office:
     def _take(self, event: events.Event, *, missed: bool) -> None:
         match event:
             case events.DesktopChanged(computer):
-                self.answers.outdate(computer, "desktop", again=True)
+                self.answers.invalidate(computer, "desktop", again=True)
             case events.FinderChanged(computer):
-                self.answers.outdate(computer, "finder", again=True)
+                self.answers.invalidate(computer, "finder", again=True)
             case events.ResourcesChanged(computer) | events.ResourceUpdated(computer):
-                self.answers.outdate(computer, "resources")
+                self.answers.invalidate(computer, "resources")
         self.publish(event)
         if missed and isinstance(event, events.ResourcesChanged) and event.computer in self.room.computers:
             self.subscriptions.lost(event.computer)
@@ -237,13 +237,13 @@ class Office:
 
     def _computer_entered(self, computer: str, *, is_heard: bool) -> None:
         """`is_heard`: somebody heard of it, and expects the event with its tools."""
-        self.answers.outdate(computer)
+        self.answers.invalidate(computer)
         self.tools.refresh(computer, restart=True, is_news=is_heard)
         self.subscriptions.lost(computer)
 
     def _computer_left(self, computer: str) -> None:
         self.tools.drop(computer)
-        self.answers.outdate(computer)
+        self.answers.invalidate(computer)
         self.subscriptions.left(computer)
 
     async def _learn(self, connection: Connection) -> None:

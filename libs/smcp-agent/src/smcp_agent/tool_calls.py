@@ -49,7 +49,7 @@ _on_behalf: ContextVar[Mapping[str, Any]] = ContextVar("on_behalf", default={}) 
 
 @contextmanager
 def on_behalf_of(user: OnBehalf) -> Iterator[None]:
-    """Calls of tools in the block are a user's, for whom this Agent calls; nobody else can read on in their results.
+    """Tool calls in this block are made for that user; only that user can read the rest of their results.
     The Agent's key or token needs `delegates`."""
     token = _on_behalf.set({ON_BEHALF: user.model_dump(mode="json", exclude_unset=True)})
     try:
@@ -239,7 +239,7 @@ class ToolCallMethods:
         seconds = seconds_of(timeout)
         given: Any = on_progress
         if given is not None and (not callable(given) or iscoroutinefunction(given)):
-            raise refused("on_progress", "a plain function of one argument, not an async one")
+            raise refused("on_progress", "must be a non-async function of one argument")
         fields: dict[str, Any] = {} if on_progress is None else {PROGRESS: True}
         answers = {"input_state": input_state, "input_responses": input_responses}
         request = checked(
@@ -283,7 +283,7 @@ class ToolCallMethods:
                 self._on_progress.pop(request.req_id, None)
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
                 if self._answers.used:
-                    self._answers.outdate(request.computer, "desktop", "finder")
+                    self._answers.invalidate(request.computer, "desktop", "finder")
             result = results.call_result(
                 reply,
                 req_id=request.req_id,

@@ -20,7 +20,7 @@ PerSecond = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 class Quota(BaseModel):
-    """The quotas of a key or token; what is not there is as the settings say, and 0 is any number."""
+    """The quotas of a key or token; what is not there is as the settings say, and 0 is unlimited."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -100,11 +100,11 @@ class Principal:
 def decide(grants: Grants, *, office: str, role: Role, name: str | None) -> NotAllowed | None:
     """The refusal (`details.field`) of a seat that is not granted; None: it is. The office is checked first."""
     if not any(matches(pattern, office) for pattern in grants.offices):
-        return NotAllowed("the token is not for this office", details={"field": "office_id"})
+        return NotAllowed("the key or token is not for this office", details={"field": "office_id"})
     if role not in grants.roles:
-        return NotAllowed(f"the token is not for the role {role!r}", details={"field": "role"})
+        return NotAllowed(f"the key or token is not for the role {role!r}", details={"field": "role"})
     if name is not None and not any(matches(pattern, name) for pattern in grants.names):
-        return NotAllowed("the token is not for this name", details={"field": "name"})
+        return NotAllowed("the key or token is not for this name", details={"field": "name"})
     return None
 
 

@@ -44,7 +44,7 @@ SECRET_BYTES: Final = 32
 LATEST: Final = 253_402_300_799
 """The last second of the year 9999. JSON has numbers that no clock and no float has."""
 
-NOT_ACCEPTED: Final = "the token is not accepted"
+NOT_ACCEPTED: Final = "the key or token is not accepted"
 EXPIRED: Final = "the token has expired"
 
 _log: Final = logging.getLogger("smcp_auth.jwts")
@@ -138,7 +138,7 @@ class Jwks:
             if self._age >= self._lifetime_s:
                 await asyncio.shield(fetching)
         if self._age >= self._lifetime_s:
-            raise Unavailable("the keys of the tokens' issuer cannot be fetched now; try again")
+            raise Unavailable("the keys of the tokens' issuer cannot be fetched; retry")
         found = find_key(self._keys, kid, algorithm)
         if found is None and kid is not None:
             await asyncio.shield(self._fetch(self._refetch_s))

@@ -70,19 +70,19 @@ class AuthSettings(ServiceSettings):
     )
     auth_claim: str = Field(default="smcp", min_length=1, description="the claim of JWTs that says what is allowed")
     auth_proxies: Annotated[str, AfterValidator(_networks)] = Field(
-        default="", description="addresses and networks of proxies whose X-Forwarded-For is believed, with commas"
+        default="", description="addresses and networks of proxies whose X-Forwarded-For is believed, comma-separated"
     )
     allowed_hosts: Annotated[str, _HOSTS] = Field(
         default="",
-        description="host names that `Host` may have besides loopback's, with commas; empty: only loopback's on "
+        description="host names that `Host` may have besides loopback's, comma-separated; empty: only loopback's on "
         "loopback without authentication, else any",
     )
     allowed_origins: Annotated[str, _ORIGINS] = Field(
-        default="", description="origins of web pages that may connect, with commas: https://office.example.com"
+        default="", description="origins of web pages that may connect, comma-separated: https://office.example.com"
     )
     insecure: bool = Field(default=False, description="without authentication listen on any address, all the same")
     unauthenticated_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        default=PER_ADDRESS, description="connections from one address that are not let in yet; 0: any number"
+        default=PER_ADDRESS, description="connections from one address that are not let in yet; 0: unlimited"
     )
 
     @property
@@ -113,21 +113,21 @@ class QuotaSettings(ServiceSettings):
     """What one office, and one key or token's subject, may ask of one process: half of what a gateway can do."""
 
     quota_sockets: Count = Field(
-        default=5000, description="connections of a subject, members of an office; 0: any number"
+        default=5000, description="connections of a subject, members of an office; 0: unlimited"
     )
-    quota_calls_per_s: PerSecond = Field(default=1000.0, description="events of clients in a second; 0: any number")
-    quota_calls_in_flight: Count = Field(default=4096, description="events not answered yet; 0: any number")
+    quota_calls_per_s: PerSecond = Field(default=1000.0, description="events of clients in a second; 0: unlimited")
+    quota_calls_in_flight: Count = Field(default=4096, description="events not answered yet; 0: unlimited")
     quota_bytes_per_s: PerSecond = Field(
-        default=16.0 * 1024 * 1024, description="bytes of events and their answers in a second; 0: any number"
+        default=16.0 * 1024 * 1024, description="bytes of events and their answers in a second; 0: unlimited"
     )
     quota_subscriptions: Count = Field(
-        default=20_000, description="subscriptions to resources of Computers on Socket.IO here; 0: any number"
+        default=20_000, description="subscriptions to resources of Computers on Socket.IO here; 0: unlimited"
     )
     quota_reads_per_s: PerSecond = Field(
-        default=500.0, description="requests that make MCP servers work, in a second; 0: any number"
+        default=500.0, description="requests that make MCP servers work, in a second; 0: unlimited"
     )
     quota_burst_s: Annotated[Seconds, Field(gt=0, le=3600)] = Field(
-        default=5.0, description="after a pause, the events of so many seconds may come at once"
+        default=5.0, description="burst size, in seconds of the rate"
     )
 
     @property

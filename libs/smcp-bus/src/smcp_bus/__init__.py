@@ -1,1 +1,1 @@
-"""The A2C-SMCP contract over NATS; services are written against `bus.Bus`."""
+"""The A2C-SMCP contract over NATS. Services use `nats.bus.Bus`; `bus` has its messages and errors."""

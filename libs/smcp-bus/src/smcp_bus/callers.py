@@ -70,7 +70,7 @@ class Rights(BaseModel):
             read_only: what its annotation says; None: not known here.
         """
         if not self.may_name(tool):
-            raise NotAllowed("the token is not for this tool", details={"field": "tool_name"})
+            raise NotAllowed("the key or token is not for this tool", details={"field": "tool_name"})
         if self.read_only and read_only is False:
             raise NotAllowed(
                 "the token is for tools that only read (readOnlyHint), and this one may change something",

@@ -94,7 +94,7 @@ def authorize(row: Row, caller: Caller, payload: Mapping[str, Any]) -> None:
     if row.event in (LEAVE, APPROVAL):
         return  # leaving another office is refused by the registry, and what a record says of its writer is ignored
     for name in ("office_id", "roomId"):
-        _same(caller.office, payload, name, "only one's own office")
+        _same(caller.office, payload, name, "the office must be your own")
     if caller.role != "computer":
         return  # an Agent names the Computer that it asks
     for name in ("computer", "computerId"):
@@ -117,7 +117,7 @@ def authorize_sender(row: Row, caller: Caller) -> None:
 
 _ADDRESSED: Final = frozenset({"server:resources/updated", "notify:resources/updated", TOOL_PROGRESS})
 """Events of a Computer in which `agent` is the recipient and not the sender."""
-_COMPUTER: Final = "a Computer speaks for itself only"
+_COMPUTER: Final = "a Computer may send events only about itself"
 
 
 def _same(known: str | None, payload: Mapping[str, Any], field: str, why: str) -> None:

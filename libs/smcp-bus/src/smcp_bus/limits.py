@@ -16,7 +16,7 @@ SWEEP_AT: Final = 1024
 
 
 class Rate:
-    """`per_s` a second (0: any number), and after a pause at once what comes in `burst_s` seconds, at least one.
+    """`per_s` a second (0: unlimited), and after a pause at once what comes in `burst_s` seconds, at least one.
 
     Attributes:
         interval: seconds that one token takes.

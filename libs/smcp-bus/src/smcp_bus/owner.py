@@ -163,7 +163,7 @@ class Owner:
             if seat.cancel_grace_s:  # another process, whose limit began later: its time-out says why
                 ends = (limit + min(request.timeout, left)) / 2
             if (grant := self._bytes.take(max(size, RUNNING_BYTES // MOST_RUNNING), seat.office)) is None:
-                raise Unavailable("too many calls run here; ask again", details={"may_have_run": False})
+                raise Unavailable("too many calls run here; retry", details={"may_have_run": False})
             call = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer], grant)
             if note is not None:
                 call.progress = ProgressThrottle(note, self.notes)
@@ -330,7 +330,7 @@ class Owner:
         held_since = None if repeat is True or age > RECENT_S else seat.held_since
         if held_since is None or held_since >= self._loop.time() - age - HELD_BEFORE_S:  # else it would be known
             raise Unavailable(
-                "this Computer does not know the call that is repeated; whether it ran is not known",
+                "unknown repeated call; it may have run on another process",
                 details={"may_have_run": True, UNKNOWN_REPEAT: True},
             )
         return None

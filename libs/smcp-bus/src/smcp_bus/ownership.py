@@ -28,7 +28,7 @@ _CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK
 
 MOVING: Final = "moving"
 """The value of `Smcp-Not-Run` where the Computer changes its owner just now."""
-CLOSED_REPLY: Final = error_reply(Unavailable("this Computer is being confirmed; ask again"), {NOT_RUN: "1"})
+CLOSED_REPLY: Final = error_reply(Unavailable("this Computer's seat is not confirmed yet; retry"), {NOT_RUN: "1"})
 """Nothing was run, asking again is safe."""
 MOVING_REPLY: Final = replace(CLOSED_REPLY, headers={**CLOSED_REPLY.headers, NOT_RUN: MOVING})
 """The same of a Computer that is on its way here, or leaves."""

@@ -260,7 +260,7 @@ class LeaseKeeper:
             except (BusError, SmcpError) as error:
                 self.held = False
                 if not failing:  # once for each outage
-                    _log.warning("the lease could not be renewed: %s; trying on", describe(error))
+                    _log.warning("the lease could not be renewed: %s; retrying", describe(error))
                 failing = True
                 if not self.acquired:
                     await asyncio.sleep(jittered(FIRST_AGAIN_S))
@@ -271,7 +271,7 @@ class LeaseKeeper:
             lapsed = self.acquired and not state.renewed
             self._renewed(state)
             if lapsed:
-                _log.warning("the lease had run out; asserting the members again")
+                _log.warning("the lease had expired; asserting the members again")
                 self.on_lapsed()
 
     def _renewed(self, state: LeaseState) -> None:

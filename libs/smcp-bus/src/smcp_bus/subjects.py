@@ -146,7 +146,7 @@ def request_handler(dispatcher: Dispatcher) -> RequestHandler:
             row, caller = route(incoming.subject, incoming.headers)
         except ValueError:
             _log.debug("a request on a subject of no known form", extra={"subject": incoming.subject})
-            refusal = ErrorBody(code=ErrorCode.MALFORMED, message="no such event", details={"field": ""})
+            refusal = ErrorBody(code=ErrorCode.MALFORMED, message="unknown event", details={"field": ""})
             return to_reply(failed(refusal))
         answer = await dispatcher.dispatch(
             row,

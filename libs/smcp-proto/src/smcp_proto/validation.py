@@ -124,7 +124,7 @@ def read_cursor(cursor: str) -> Any:
     return from_json(b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True))
 
 
-HALF: Final = "holds half of a surrogate pair, which no text has"
+HALF: Final = "contains an unpaired surrogate"
 HUGE: Final = "holds a number above 1.8e308"
 
 
@@ -133,7 +133,7 @@ def mended(text: str | bytes) -> str:
     try:
         whole = json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)  # NaN: a ValueError
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("it is nested too deeply") from None
     return _whole(whole)
 
 

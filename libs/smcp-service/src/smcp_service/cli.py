@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import typer
 
 from smcp_service.console_script import version_line
-from smcp_service.lifecycle import FAILED, Failure, Main, leaves, run, serve_until_stopped
+from smcp_service.lifecycle import FAILED, Failure, Main, leaf_errors, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging
 from smcp_service.settings import ServiceSettings, SettingsError, misspelt_variables, shown
 from smcp_service.telemetry import open_telemetry
@@ -71,7 +71,7 @@ def print_command(main: Main) -> NoReturn:
         try:
             await main(stop)
         except* OSError as errors:
-            broken.extend(leaves(errors))
+            broken.extend(leaf_errors(errors))
 
     code = run(plain)
     if broken:

@@ -89,7 +89,7 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     except BaseException as error:  # the outermost edge of the process: nothing is hidden
         if isinstance(error, SystemExit | GeneratorExit):
             raise
-        errors = list(leaves(error))
+        errors = list(leaf_errors(error))
         unexpected = [each for each in errors if not isinstance(each, Failure)]
         for each in unexpected:
             _log.error("unhandled error", exc_info=each)
@@ -195,11 +195,11 @@ def _end(at_once: Callable[[], None] | None) -> NoReturn:
         os._exit(FAILED)
 
 
-def leaves(error: BaseException) -> Iterator[BaseException]:
+def leaf_errors(error: BaseException) -> Iterator[BaseException]:
     """The errors in a group and the groups in it; an error alone is its own leaf."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from leaves(inner)
+            yield from leaf_errors(inner)
     else:
         yield error
 

@@ -104,10 +104,10 @@ class ServiceSettings(BaseModel):
 
     nats_url: Annotated[str, AfterValidator(_nats_url)] = Field(
         default="nats://127.0.0.1:4222",
-        description="where NATS listens; several servers with commas, a comma in a password as %2C",
+        description="where NATS listens; several comma-separated, a comma in a password as %2C",
     )
     nats_creds: FilePath | None = Field(
-        default=None, description="file with the credential for NATS; without it an open server is expected"
+        default=None, description="file with the credential for NATS; without it, connect without credentials"
     )
     nats_ca: FilePath | None = Field(
         default=None,
@@ -132,7 +132,7 @@ class ServiceSettings(BaseModel):
     )
     health_host: BindHost = Field(default="127.0.0.1", description="where /livez, /readyz and /metrics are answered")
     health_port: Port = Field(default=0, description="port of /livez, /readyz and /metrics; 0 takes any free one")
-    stats: bool = Field(default=False, description="answer /statz, too: how many of what this process holds")
+    stats: bool = Field(default=False, description="also serve /statz: sizes of internal tables")
     log_level: Annotated[LogLevel, BeforeValidator(folded)] = Field(
         default="info", description=f"one of {', '.join(get_args(LogLevel))}"
     )
@@ -148,7 +148,7 @@ class ServiceSettings(BaseModel):
     )
 
     traces_per_s: Annotated[float, Field(ge=0, le=1_000_000)] = Field(
-        default=0.0, description="how many traces that begin here are kept in a second; 0: any number"
+        default=0.0, description="how many traces that begin here are kept in a second; 0: unlimited"
     )
     trace_slow_s: Annotated[float, Field(ge=0.001, le=3600)] = Field(
         default=10.0, description="a request that takes longer is traced although it was not sampled"

@@ -50,7 +50,7 @@ class ContextIdGenerator(RandomIdGenerator):
 @dataclass(eq=False, repr=False)
 class TraceSampler(Sampler):
     """Decides by a draw of its own (ADR 0002): the share `rate` (0 to 1) of new traces, at most `per_s` in a second (0:
-    any number). `by_parent`: a parent's flag counts. With `slow_ms` what is dropped may be recorded when it ends."""
+    unlimited). `by_parent`: a parent's flag counts. With `slow_ms` what is dropped may be recorded when it ends."""
 
     rate: float
     _: KW_ONLY

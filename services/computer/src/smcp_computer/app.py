@@ -195,7 +195,7 @@ class NatsMembership:
             self._registry,
             lease_s=self._settings.lease_s,
             describe=LeaseRenewal,
-            on_lapsed=lambda: self._ownership.close("the lease had run out"),
+            on_lapsed=lambda: self._ownership.close("the lease had expired"),
         )
 
     @property
@@ -237,7 +237,7 @@ class NatsMembership:
 
     async def aclose(self) -> None:
         """Release the seat, or have it kept for a restart, once nothing runs. If that fails, the registries see the
-        lease run out. Idempotent."""
+        lease expire. Idempotent."""
         if not self._claimed:
             return
         self._claimed = False
@@ -325,7 +325,7 @@ class NatsMembership:
         refusal = f"refused: {hinted(str(error))}" if isinstance(error, NotAllowed) else ""
         problem = refusal or str(error) or type(error).__name__
         if problem != self._problem:
-            _log.warning("not in the office %r: %s; trying on", self._office, problem)
+            _log.warning("not in the office %r: %s; retrying", self._office, problem)
         self._problem = problem
 
     def _on_connection(self, connection: ConnectionState) -> None:

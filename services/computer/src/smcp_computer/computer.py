@@ -362,6 +362,6 @@ def hinted(refusal: str) -> str:
         return f"{refusal}; choose another name with --name (SMCP_NAME)"
     if "is not an A2C-SMCP gateway" in refusal:
         return f"{refusal}: is --gateway (SMCP_GATEWAY_URL) right?"
-    if "a token is needed" in refusal or "the token is not accepted" in refusal:
+    if "a token is needed" in refusal or "token is not accepted" in refusal:
         return f"{refusal}; set it with --token-file or SMCP_TOKEN"
     return refusal

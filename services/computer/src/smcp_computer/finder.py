@@ -176,7 +176,7 @@ def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Doc
         summary = exact_json.read(mended(text).encode())
         exact_json.check_depth({"metadata": summary})
     except (ValueError, Malformed):
-        raise errors.BadAnswer(server, "sent metadata that are not JSON, or nested too deep") from None
+        raise errors.BadAnswer(server, "sent metadata that are not JSON, or nested too deeply") from None
     document, warnings = Document.of(server, summary, listed=uri)
     if document is None:
         raise errors.BadAnswer(server, f"sent other metadata: {'; '.join(warnings)}")

@@ -124,24 +124,20 @@ class GatewayMembership:
         self.serving = False
 
     async def leave(self) -> None:
-        """Leave the office; for a restart, the gateway has the place kept."""
+        """Leave the office; for a restart, the gateway has the seat kept."""
         was_in, self._problem = self.problem is None, "left"
         await self.link.close(restarts=self._restart)
         if was_in:
-            said = (
-                "stopped; the place in the office %r is kept for the next process"
-                if self._restart
-                else "left the office %r"
-            )
-            _log.info(said, self._office)
+            what = "kept for the next process" if self._restart else "released"
+            _log.info("the seat in the office %r is %s", self._office, what)
 
     def joining(self) -> None:
         said = {**self._me.model_dump(exclude_unset=True), "capabilities": self.computer.resources.index.capabilities}
-        self.link.place = EnterOfficeReq.model_validate(said)
+        self.link.seat = EnterOfficeReq.model_validate(said)
 
     async def joined(self, connection: Connection) -> None:
         self._problem = None
-        if self._restart and not self.has_joined.is_set():  # it may be in the place of a process that was restarted
+        if self._restart and not self.has_joined.is_set():  # it may have the seat of a process that was restarted
             self.computer.resources.changed_all()
         self.has_joined.set()
         self.computer.in_office(new_tenure=True)
@@ -150,7 +146,7 @@ class GatewayMembership:
 
     def on_lost(self, reason: str) -> None:
         self._problem = f"the connection with the gateway is lost: {reason}"
-        _log.info("not in the office %r: %s; coming back", self._office, self._problem)
+        _log.info("not in the office %r: %s; retrying", self._office, self._problem)
 
     def on_refused(self, why: str) -> None:
         self._trouble(f"refused: {why}")
@@ -158,7 +154,7 @@ class GatewayMembership:
     def _trouble(self, problem: str) -> None:
         problem = hinted(problem)
         if problem != self._problem:
-            _log.warning("not in the office %r: %s; trying on", self._office, problem)
+            _log.warning("not in the office %r: %s; retrying", self._office, problem)
         self._problem = problem
 
     async def tell(self, verb: str, body: bytes) -> None:
@@ -185,7 +181,7 @@ class GatewayMembership:
             return _failed(Unavailable("the Computer is stopping", details={"may_have_run": False}))
         row = catalog.lookup(event)
         if row is None:
-            return _failed(Malformed("there is no such event", details={"field": ""}))
+            return _failed(Malformed("unknown event", details={"field": ""}))
         caller, headers = from_request(body, self._office, self._caller_key)
         note = None
         if isinstance(body, dict) and body.get(PROGRESS_BY) == TOOL_PROGRESS:

@@ -42,7 +42,7 @@ class Schema:
             dict(schema), mask="the value", offline=True, pattern_options=jsonschema_rs.RegexOptions()
         )
         self.is_valid: Final[Callable[[Any], bool]] = self._validator.is_valid
-        """Whether the schema takes a value. Raises UnicodeEncodeError: a name in it holds half of a surrogate pair."""
+        """Whether the schema takes a value. Raises UnicodeEncodeError: a name in it contains an unpaired surrogate."""
         self._error = jsonschema_rs.ValidationError
 
     def mistake(self, value: Mapping[str, Any]) -> tuple[list[str], str] | None:

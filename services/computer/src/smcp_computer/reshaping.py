@@ -54,7 +54,7 @@ def vrl_problem(script: str) -> str | None:
     try:
         said = _compiled(script)
     except UnicodeError:
-        return "is not text: it holds half of a surrogate pair"
+        return "is not text: it contains an unpaired surrogate"
     except subprocess.TimeoutExpired:
         return f"does not compile within {COMPILE_S:g} s"
     return None if said == "null" else said or "is too large, or nested too deeply"

@@ -47,7 +47,7 @@ class ComputerSettings(ServiceSettings):
     name: Name = Field(description="this Computer's name, unique in its office")
     gateway_url: str | None = Field(
         default=None,
-        description="where gateways listen, like https://host:port; several with commas; instead of NATS",
+        description="where gateways listen, like https://host:port; several comma-separated; instead of NATS",
     )
     token: SecretStr | None = Field(default=None, description="the key or token for the gateway")
     token_file: Path | None = Field(

@@ -176,7 +176,7 @@ class Gateway:
         await self._background.settle(within=LAST_TASKS_S)
 
     def _lapsed(self) -> None:
-        self.computers.ownership.close("the lease had run out")
+        self.computers.ownership.close("the lease had expired")
         self._generations.want()
 
 

@@ -291,7 +291,7 @@ class OwnerProbe:
             # its connection broke, or it was suspended: its earlier answers may be lost
             owner.gated_since = owner.gated_since or now
             if now - owner.gated_since >= self._patience:
-                await self._end_gone(calls, asked_at, "the Computer is not confirmed now")
+                await self._end_gone(calls, asked_at, "the Computer is not confirmed")
             return
         owner.gated_since = None
         try:  # an owner that answers with an error keeps no such table

@@ -29,7 +29,7 @@ def _peers(value: str) -> str:
 class McpSettings(AuthSettings, QuotaSettings):
     """Settings of `smcp-mcp`: each field is a variable with the prefix `SMCP_`."""
 
-    url: str = Field(default="http://127.0.0.1:8000", description="where gateways listen; several with commas")
+    url: str = Field(default="http://127.0.0.1:8000", description="where gateways listen; several comma-separated")
     token: SecretStr | None = Field(default=None, description="the key or token of this service for the gateway")
     token_file: Path | None = Field(
         default=None, description="or a file that has it, read before each connection: for tokens that are renewed"
@@ -47,13 +47,13 @@ class McpSettings(AuthSettings, QuotaSettings):
     )
     mcp_peers: Annotated[str, AfterValidator(_peers)] = Field(
         default="",
-        description="where the other replicas listen, with commas; each address of a host name is one replica",
+        description="where the other replicas listen, comma-separated; each address of a host name is one replica",
     )
     mcp_max_tools: Annotated[int, Field(ge=1)] = Field(
         default=MAX_TOOLS, description="a client that may use more tools lists a search in their place"
     )
     mcp_always_list: str = Field(
-        default="", description="patterns of tools that are listed beside the search, with commas: git_*,red__echo"
+        default="", description="patterns of tools that are listed beside the search, comma-separated: git_*,red__echo"
     )
 
     @property

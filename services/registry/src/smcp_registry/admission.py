@@ -135,5 +135,5 @@ def _taken(record: MemberRecord, role: Role, name: str) -> Decision:
     if role == "computer":
         return Decision(Action.REFUSE, why=f"the office has a Computer named {name!r} already", reason="taken")
     since = "" if record.since is None else f", since {time_of(record.since)}"
-    why = f"the office has an Agent already: {printable(record.name)!r}{since}"
+    why = f"the office already has an Agent: {printable(record.name)!r}{since}"
     return Decision(Action.REFUSE, why=why, reason="taken", holder=record)

@@ -116,7 +116,7 @@ async def open_registry(
                     for view in views.values():
                         await view.synced.wait()
             except TimeoutError:
-                raise StoreUnusable(f"the rooms could not be read within {START_S:g} s") from None
+                raise StoreUnusable(f"the offices could not be read within {START_S:g} s") from None
             tasks.start(connection.keep("the announcer", announcer.run), name="announcer")
             tasks.start(connection.keep("the sweeper", sweeper.run), name="sweeper")
             async with _serving(bus, dispatcher):

@@ -172,7 +172,7 @@ class ConnectionWatch:
 
     def begin_anew(self) -> None:
         """Count from now: nothing may be concluded from what was not seen while this process was suspended."""
-        _log.warning("the connection counts as new from now on: this process was suspended")
+        _log.warning("this process was suspended; restarting the connection timer")
         if self._since is not None:
             self._since = self._loop.time()
 

@@ -87,7 +87,7 @@ class Leases(View):
             else:
                 share = self.fair_share(credential, process, renewal)
                 return LeaseState(renewed=stored.value is not None, lease_s=self._lease_s, fair_share=share)
-        raise Unavailable("the lease is being written by others; ask again")
+        raise Unavailable("the lease is being written by others; retry")
 
     def fair_share(self, credential: str, process: str, renewal: LeaseRenewal) -> int | None:
         """See `LeaseState.fair_share`."""
@@ -144,7 +144,7 @@ class Owners:
                     continue
                 return OwnerState.SILENT if await self.leases.lives(credential, process) else OwnerState.GONE
             except (NotConnected, ConnectionLost) as error:
-                raise Unavailable("the present owner cannot be asked now") from error
+                raise Unavailable("the present owner cannot be asked") from error
             else:
                 return OwnerState.NO_SESSION if _says_no(reply) else OwnerState.ALIVE
 

@@ -25,7 +25,7 @@ def serve(
     version: Annotated[bool, version_option("smcp-registry")] = False,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
-    """Serve rooms until stopped. All settings are environment variables, see --check-config."""
+    """Serve offices until stopped. All settings are environment variables, see --check-config."""
     settings = load_settings(RegistrySettings)
     credentials = configured_credentials(settings.nats_creds)
     serve_command("smcp-registry", settings, lambda: open_service(settings, credentials), check_config=check_config)

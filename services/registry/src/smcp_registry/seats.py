@@ -123,13 +123,13 @@ class Seats:
                 return StoredMember(record, await write_member(self.store.members, key, record, last=stored.revision))
             except Conflict:
                 await asyncio.sleep(backoff.next())
-        raise Unavailable("this seat is being written by others; ask again")
+        raise Unavailable("this seat is being written by others; retry")
 
     async def _is_meant(self, claim: Claim, until: float) -> bool:
         who, loop = (claim.credential, claim.process, claim.session), asyncio.get_running_loop()
         while (owner := await self.owners.ask(*who, incarnation=claim.incarnation)) is OwnerState.SILENT:
             if loop.time() >= until:
-                raise Unavailable("the claimant does not answer whether it still wants the seat; ask again")
+                raise Unavailable("the claimant does not answer whether it still wants the seat; retry")
         return owner is OwnerState.ALIVE
 
     async def _decide(

@@ -20,5 +20,5 @@ class RegistrySettings(ServiceSettings):
     )
     registry_room_events_per_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = Field(
         default=2000.0,
-        description="joins, updates and lists of one office in a second; one member may make a fifth; 0: any number",
+        description="joins, updates and lists of one office in a second; one member may make a fifth; 0: unlimited",
     )

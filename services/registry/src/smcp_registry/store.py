@@ -237,7 +237,7 @@ async def ask_jetstream(what: str, ask: Callable[[], Awaitable[T]], *, deadline:
             if not starting or loop.time() + PAUSE_S >= deadline:
                 raise StoreUnusable(f"{what}: {reason}") from error
             if reason != logged:
-                _log.warning("%s: %s; trying again", what, reason)
+                _log.warning("%s: %s; retrying", what, reason)
             logged = reason
         else:
             raise_if_cancelled()

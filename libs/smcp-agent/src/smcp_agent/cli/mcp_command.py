@@ -158,7 +158,7 @@ def read(path: Path) -> str | None:
 def write(path: Path, before: str | None, after: str) -> Path | None:
     """Replace a file as a whole; returns the copy of the former one. Raises ConfigFileError."""
     if read(path) != before:
-        raise ConfigFileError("another program has just changed it: try again")
+        raise ConfigFileError("another program has just changed it; retry")
     backup, temporary = None, path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

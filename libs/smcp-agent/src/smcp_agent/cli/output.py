@@ -128,7 +128,7 @@ def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:
     for text in texts:
         typer.echo(plain(text))
     if result.timed_out:
-        print_failure("the time of the call was up")
+        print_failure("the call timed out")
     elif result.is_error:
         print_failure("the call was cancelled" if result.cancelled else "the call failed")
     if result.input_required:

@@ -106,7 +106,7 @@ def ask(
 
                 def tell_if_lost(event: Event) -> None:  # for some seconds: a call waits for another connection
                     if isinstance(event, Disconnected):
-                        said = f"The connection is lost ({event.reason}); trying again ..."
+                        said = f"The connection is lost ({event.reason}); retrying ..."
                         loop.call_later(LOST_S, lambda: None if agent.connected else print_hint(said))
 
                 agent.on_event(tell_if_lost)

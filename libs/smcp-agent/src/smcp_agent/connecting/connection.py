@@ -191,7 +191,7 @@ class Connection:
 
     def _on_disconnect(self, reason: str = "") -> None:
         self.moving = self._http.socket is not None and self._http.socket.close_code == NOTHING_BEGUN
-        reason = "the gateway sent it away" if self.moving else reason or "connection lost"
+        reason = "the gateway closed the connection to move this client" if self.moving else reason or "connection lost"
         self.give_up(reason, begun=not self.moving)
 
     def _on_event(self, event: str, *args: Any) -> None:

@@ -176,7 +176,7 @@ class Link:
     """One joined connection at a time: `open` makes the first, `run` the others."""
 
     addresses: Addresses
-    place: EnterOfficeReq
+    seat: EnterOfficeReq
     options: ConnectionOptions
     listener: Listener
     on_notice: Notice
@@ -237,15 +237,15 @@ class Link:
 
     def drop(self, connection: Connection) -> None:
         if connection is self.connection:
-            connection.give_up("the server does not count the agent as a member any more")
+            connection.give_up("the agent is no longer a member")
 
     def fail(self, failure: SmcpError) -> None:
         self.failure = failure
         self._tell()
 
     async def leave(self, connection: Connection, *, restarts: bool = False) -> None:
-        """Say that the member leaves; `restarts`: and that another process takes its place (`RESTARTS`)."""
-        office = LeaveOfficeReq(office_id=self.place.office_id).model_dump()
+        """Say that the member leaves; `restarts`: and that another process takes its seat (`RESTARTS`)."""
+        office = LeaveOfficeReq(office_id=self.seat.office_id).model_dump()
         payload = office | ({RESTARTS: True} if restarts else {})
         # the ack also says that everything sent before it has arrived
         await connection.request("server:leave_office", payload, timeout=LEAVE_S)
@@ -286,7 +286,7 @@ class Link:
                 connection = await self.addresses.connect(self.options, self.on_notice)
             except SmcpError as error:
                 level = logging.DEBUG if error.message == why else logging.INFO  # an outage is one line
-                logger.log(level, "not connected yet: %s", error.message)
+                logger.log(level, "not connected: %s; retrying", error.message)
                 why = error.message
                 if isinstance(error, NotAuthenticated) and unknown:  # the first token may have expired on its way
                     self._refuse(error)
@@ -319,9 +319,9 @@ class Link:
 
     async def _join(self, connection: Connection) -> None:
         self.listener.joining()
-        place = self.place.model_dump(exclude_unset=True)
-        ack = await connection.request("server:join_office", place, timeout=ROOM_S + GRACE_S)
-        _check_joined(ack, self.place)
+        seat = self.seat.model_dump(exclude_unset=True)
+        ack = await connection.request("server:join_office", seat, timeout=ROOM_S + GRACE_S)
+        _check_joined(ack, self.seat)
 
     def _set(self, connection: Connection | None) -> None:
         self.connection = connection
@@ -332,14 +332,14 @@ class Link:
         self._changed = asyncio.Event()
 
 
-def _check_joined(ack: Any, place: EnterOfficeReq) -> None:
+def _check_joined(ack: Any, seat: EnterOfficeReq) -> None:
     """Raises JoinRefused for `[false, why, details]` if `why` has the code 403 or none, else the class of the code.
     Servers of other projects send no `details`."""
     match ack:
         case [True, *_]:
             return
         case [False, *rest]:
-            office, member = f"the office {place.office_id!r}", f"the {place.role.capitalize()} {place.name!r}"
+            office, member = f"the office {seat.office_id!r}", f"the {seat.role.capitalize()} {seat.name!r}"
             code, why = read_refusal(str(rest[0]) if rest and rest[0] else "no reason given")
             details = {**rest[1], "why": why} if len(rest) > 1 and isinstance(rest[1], dict) else {"why": why}
             details.pop("may_have_run", None)  # it is about the join: no tool ran

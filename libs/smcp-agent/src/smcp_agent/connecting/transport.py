@@ -187,7 +187,7 @@ def _dumped(value: Any, options: dict[str, Any]) -> str:
         field = ""
         with suppress(RecursionError):  # what is nested too deeply, or holds itself
             field = ".".join(_fault(value[-1] if isinstance(value, list) and len(value) > 1 else value))
-        message = f"{field}: {why}" if field else f"this cannot be said in JSON: {why}"
+        message = f"{field}: {why}" if field else f"cannot be encoded as JSON: {why}"
         raise Malformed(message, details={"field": field, "reason": why}) from error
 
 

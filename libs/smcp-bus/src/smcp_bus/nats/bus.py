@@ -116,7 +116,7 @@ class Bus(NatsClient):
             headers = {**outgoing.headers, **headers}
             part = outgoing.first
         if self.congested:
-            await self.room(deadline)
+            await self.wait_writable(deadline)
         head = encode_head(headers, max(0, int(timeout * 1000)))
         self.check(subject, len(part), len(head))
         pending = PendingReply(subject, outgoing, deadline, progress)
@@ -148,7 +148,7 @@ class Bus(NatsClient):
         Raises NotConnected, BodyTooLarge: nothing was sent.
         """
         if self.congested:
-            await self.room(self._loop.time() + FLUSH_S)
+            await self.wait_writable(self._loop.time() + FLUSH_S)
         head = encode_head(headers)
         self.check(subject, len(body), len(head))
         self.send(subject, "", head, body)
@@ -194,7 +194,7 @@ class Bus(NatsClient):
             await self.flush()
         except BusError as error:
             # Nothing arrives without a connection, and it will not be subscribed again.
-            _log.debug("left a subscription without nats-server's word: %s", error)
+            _log.debug("left a subscription without confirmation: %s", error)
         finally:
             self._forget(sid)
 

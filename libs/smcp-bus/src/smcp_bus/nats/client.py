@@ -322,13 +322,13 @@ class NatsClient:
         """Have `call` send when this round of the loop ends; that is written before what is sent after this."""
         self._socket.send_later(call)
 
-    async def room(self, deadline: float) -> None:
+    async def wait_writable(self, deadline: float) -> None:
         """Wait until most of what was written has gone to the kernel. Raises NotConnected: the connection broke, or
         `deadline` (loop time) has passed."""
         try:
             async with asyncio.timeout_at(deadline):
                 while self.congested:
-                    if not await self._socket.room():
+                    if not await self._socket.wait_writable():
                         raise NotConnected("not connected to nats-server")
         except TimeoutError as error:
             raise NotConnected("nats-server does not take what is sent") from error

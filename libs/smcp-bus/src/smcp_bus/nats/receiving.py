@@ -246,7 +246,7 @@ class Serving:
         if self.bus.congested:
             try:
                 # The request counts until then: with nats-server slow, what is answered is bounded as what runs is.
-                await self.bus.room(self.bus.transfers.until(incoming.deadline))
+                await self.bus.wait_writable(self.bus.transfers.until(incoming.deadline))
             except NotConnected as error:
                 _log.info("an answer was dropped: %s", error)
                 return

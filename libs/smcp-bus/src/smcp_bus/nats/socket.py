@@ -219,7 +219,7 @@ class Socket(Transport):
         self.send(_PING)
         return pong
 
-    async def room(self) -> bool:
+    async def wait_writable(self) -> bool:
         """Wait until the kernel has taken most of what was written; False where the connection broke meanwhile."""
         line = self._line
         if line is None:

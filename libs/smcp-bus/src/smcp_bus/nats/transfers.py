@@ -339,7 +339,7 @@ class Transfers:
         grant = self.kept.take(outgoing.plan.total, office_of(request.subject))
         if grant is None:
             _log.warning("a large answer was not sent: %d bytes of other answers wait to be fetched", self.kept.used)
-            full = "too many large answers are on their way; ask again"
+            full = "too many large answers are on their way; retry"
             return error_reply(Unavailable(full, details={"may_have_run": True}))
         kept = _Kept(self.inbox, outgoing, self.until(request.deadline), grant)
         kept.token, address = self.inbox.enter(kept)

@@ -169,7 +169,7 @@ Desktop = str
 class GetDeskTopReq(AgentCallData):
     computer: Name
     desktop_size: int | None = absent()
-    """At most so many windows; 0 or less: none; absent: all."""
+    """Maximum number of windows; 0 or less: none; absent: all."""
     window: str | None = absent()
     """Only the window with this URI; one that does not exist or is not a window URI gives an empty list."""
 

@@ -112,7 +112,7 @@ class ResourceHandlers:
         async def ask(server: str, uri: str) -> Json:
             features = self.index.features(server)
             if features is not None and not features.subscribe:
-                raise errors.NotSubscribable(server, "does not tell when its resources change")
+                raise errors.NotSubscribable(server, "does not announce changes of its resources")
             try:
                 async with asyncio.timeout_at(routes.budget.until):
                     await self.subscriptions.subscribe(request.agent, server, routes.subscription_uri(uri, server))

@@ -105,7 +105,7 @@ class RequestRefused(ServerError):
         """The elicitations by which a server of MCP 2025 wants pages to be opened before it runs a tool, by key."""
         what = f"refused the request (MCP error {code})" + (f": {self.said}" if aloud else "")
         if code == types.HEADER_MISMATCH:  # a server of MCP 2026 misses a header, or got a wrong one
-            what = "ran nothing, since the tool has changed and is being listed again; call it again"
+            what = "ran nothing, since the tool has changed and is being listed again; retry"
         super().__init__(server, what)
 
 

@@ -149,7 +149,7 @@ class ListenStream:
             self._answer(asked, frozenset(), self._failure(error))
             self._retry()
             return
-        self._answer(wanted, honored, NotSubscribable(self._server, "does not tell when this resource changes"))
+        self._answer(wanted, honored, NotSubscribable(self._server, "does not announce changes of this resource"))
         if self._open is None or not (is_first or self._missed):
             return
         missed, self._missed = self._missed, False
@@ -207,7 +207,7 @@ class ListenStream:
         why = self._connection.translated(error)
         if error.code == types.METHOD_NOT_FOUND:
             _log.info("MCP server %r does not announce changes of its lists", self._server)
-            why = self._closed = NotSubscribable(self._server, "does not tell when its resources change")
+            why = self._closed = NotSubscribable(self._server, "does not announce changes of its resources")
         elif isinstance(why, ServerDied):
             self._closed = why
         return why

@@ -161,7 +161,7 @@ class Watch:
             item = types.jsonrpc_message_adapter.validate_python(message, by_name=False)
             await self._write.send(SessionMessage(item, ClientMessageMetadata(headers=headers)))
 
-    async def room(self) -> None:
+    async def wait_below_limit(self) -> None:
         """Wait until the server may ask again. What it says is not read meanwhile."""
         while self._asked.total() + self._unread >= MAX_REQUESTS and not self.ended.is_set():
             self._fewer.clear()
@@ -264,7 +264,7 @@ class _WatchedRead(_Watched, ObjectReceiveStream[SessionMessage | Exception]):
 
     async def receive(self) -> SessionMessage | Exception:
         while True:
-            await self._watch.room()
+            await self._watch.wait_below_limit()
             try:
                 item: SessionMessage | Exception = await self._inner.receive()
             except (anyio.EndOfStream, anyio.ClosedResourceError):

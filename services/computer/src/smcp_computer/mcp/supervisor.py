@@ -185,7 +185,7 @@ class Supervisor:
     async def end(self, drain_s: float) -> None:
         """Stop it, once the calls that run have ended. After `drain_s` they are broken off, as CallBrokenOff."""
         if self.running_calls:
-            _log.info("MCP server %r: %s may end within %g s", self.name, counted(self.running_calls, "call"), drain_s)
+            _log.info("MCP server %r: %s may take %g s more", self.name, counted(self.running_calls, "call"), drain_s)
         await set_within(drain_s, self._idle)
         self._end_waits()
         for limit in self._running:

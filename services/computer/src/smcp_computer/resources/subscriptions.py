@@ -120,7 +120,7 @@ class Subscriptions:
             upstream.subscribed.add(uri)
             self._events.tell(events.ResourceSubscribed(server, uri))
         elif subscribe and error is not None and is_held:
-            self._events.warn(server, f"does not tell of changes of a resource: it {error.what}")
+            self._events.warn(server, f"does not announce changes of a resource: it {error.what}")
         if is_held != subscribe:
             self._ask(server, [uri])
         return error if subscribe else None  # what a server tells unasked is ignored

@@ -58,7 +58,7 @@ def read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
 
 
 def error_in(result: Any, expected: Collection[str], size: int) -> SmcpError | None:
-    """The error that a parsed answer of `size` bytes is, without details that are nested too deep; None: it is a reply.
+    """The error that a parsed answer of `size` bytes is, without details nested too deeply; None: it is a reply.
     An error that published Agents read passes as it is where it has fields of its own (`mcp_server` beside 4014)."""
     error = errors.flat_error(result, expected) if expected else None
     if error is None:

@@ -258,7 +258,7 @@ class SocketIoComputer:
                 end(_gone())
 
         async def send_after() -> None:
-            await session.send_queue.room()
+            await session.send_queue.wait_writable()
             send()
 
         self._waiting[number] = end

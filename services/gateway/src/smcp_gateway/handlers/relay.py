@@ -248,7 +248,7 @@ def _check(rights: Rights | None, request: BaseModel) -> None:
     if rights is not None:
         field, computer = _target(request)
         if not rights.may_ask(computer):
-            raise NotAllowed("the token is not for this Computer", details={"field": field})
+            raise NotAllowed("the key or token is not for this Computer", details={"field": field})
         if isinstance(request, ToolCallReq):
             rights.check_tool(request.tool_name)
 

@@ -234,7 +234,7 @@ class Rooms:
         if session.role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
             session.leaving = session.restarts = True  # no new requests of it begin
             if not await self.repair.keep_seat(session):
-                raise Unavailable("no registry can keep the seat now; ask again")
+                raise Unavailable("no registry can keep the seat; retry")
         else:
             await self.memberships.leave(session, request.office_id, call)
 

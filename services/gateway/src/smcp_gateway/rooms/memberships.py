@@ -69,7 +69,7 @@ class Memberships:
             session.joined_as = "unchanged"
             return
         if present is not None and session.role == "agent":
-            why = "an Agent that is in an office joins no other; leave it first"
+            why = "this Agent is already in an office; leave it first"
             raise NotAllowed(why, details={"field": "office_id"})
         seat: SeatKey = (request.office_id, request.role, request.name)
         claim = self._claim_for(session, request, announce=present is None)

@@ -88,7 +88,7 @@ class SendQueue(asyncio.Queue[Any]):
         self.tenant = tenant
         let_in(self.transport)
 
-    async def room(self) -> None:
+    async def wait_writable(self) -> None:
         while not self.has_room:
             await self._roomy.wait()  # another large message may have gone first: look again
 

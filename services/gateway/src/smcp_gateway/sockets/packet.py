@@ -48,9 +48,9 @@ class ClientEvent:
     def refusal(self, row: Row | None, most: int) -> SmcpError | None:
         """Why it cannot be a request: `row` is None where no event has its name; a body has `most` bytes."""
         if row is None:
-            return Malformed(self.fault or "there is no such event", details={"field": ""})
+            return Malformed(self.fault or "unknown event", details={"field": ""})
         if row.event in SAID_AS:
-            return Malformed(f"{row.event} is not for clients; say {SAID_AS[row.event]}", details={"field": ""})
+            return Malformed(f"clients may not send {row.event}; send {SAID_AS[row.event]}", details={"field": ""})
         if self.size > most:
             return TooLarge(REQUEST_TOO_LARGE, details={"limit": most, "size": self.size})
         if self.body is None:
@@ -242,7 +242,7 @@ READ_BY_PUBLISHED: Final = frozenset({404, 4006, 4007, 4008, *range(4014, 4020)}
 def ack_argument(row: Row | None, answer: Answer, *, flat_errors: bool) -> bytes:
     """The argument for `answer`, in the shape of the row's events. A client with `flat_errors` reads those of tool
     calls (else it gets a failed `CallToolResult`), and the details of a refused join or leave as a third element. `row`
-    None: there is no such event."""
+    None: the event is unknown."""
     shape = Ack.REPLY if row is None else row.ack
     if answer.error is None:
         if shape is Ack.REPLY:

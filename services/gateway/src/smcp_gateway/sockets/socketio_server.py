@@ -272,7 +272,7 @@ class SocketIoServer:
             argument = packet.ack_argument(row, answer, flat_errors=session.flat_errors)
             if len(argument) >= LARGE and not session.closed:
                 with session.holding(len(argument)):
-                    await session.send_queue.room()
+                    await session.send_queue.wait_writable()
         except asyncio.CancelledError:
             return  # its client is gone
         except Exception:  # noqa: BLE001 -- the outermost edge: it is logged, and the client gets its answer

@@ -233,7 +233,7 @@ class Handlers:
                     async with asyncio.timeout_at(call.deadline - RESERVE_S):
                         return await self._assert(member, owner, until=call.deadline)
                 except (Unavailable, TimeoutError):
-                    return AssertedMember(outcome=AssertOutcome.UNAVAILABLE, why="ask again")
+                    return AssertedMember(outcome=AssertOutcome.UNAVAILABLE, why="retry")
                 except SmcpError as error:
                     return AssertedMember(outcome=AssertOutcome.REFUSED, why=error.message)
 
@@ -262,7 +262,7 @@ class Handlers:
         """Wait until the view has this revision, and what this registry has confirmed itself. Raises Unavailable."""
         revision = max(revision, self.seats.store.members.written)
         if not await self.view.reached(revision, min(ANSWER_S, _left(call) * 0.9)):
-            raise Unavailable("the registry has not seen yet what you know of the office; ask again")
+            raise Unavailable("the registry is behind your view of the office; retry")
 
     async def member(self, call: Call) -> Entry:
         """The member that the subject names. Raises NotInOffice, Unavailable."""
@@ -285,7 +285,7 @@ class Handlers:
         asserted itself again: "not a member" would make it leave. Check this before the store is read."""
         awaited = self.view.awaited(office)
         if awaited if role is None else record_key(office, role, name) in awaited:
-            raise Unavailable("the registry is rebuilding the list of members; ask again")
+            raise Unavailable("the registry is rebuilding the list of members; retry")
 
 
 def _stands(stored: Entry | StoredMember, outcome: AssertOutcome = AssertOutcome.UNCHANGED) -> AssertedMember:
@@ -301,7 +301,7 @@ def _process(call: Call) -> tuple[str, str]:
 
 
 class RoomRate:
-    """Limits what one office, and one member, may ask of this registry (`per_s`: of an office; 0: any number). Leaves
+    """Limits what one office, and one member, may ask of this registry (`per_s`: of an office; 0: unlimited). Leaves
     and cancels are let through: they follow joins and calls, and end something."""
 
     def __init__(self, per_s: float, clock: Callable[[], float]) -> None:
