@@ -14,6 +14,13 @@ from smcp_service.settings import SettingsError
 PLACE = ("--office", "lab 1", "--name", "robot", "--gateway", "https://gateway.example")
 
 
+@pytest.fixture(autouse=True)
+def system_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests may run in a clone below /home, which the service does not see."""
+    monkeypatch.setattr("sys.executable", "/opt/smcp/bin/python3")
+    monkeypatch.setattr("shutil.which", lambda *_, **__: "/opt/smcp/bin/smcp-computer")
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     file = tmp_path / "c.json"
@@ -25,14 +32,46 @@ def install(config: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["install", "--config", str(config), *(arguments or PLACE)])
 
 
-def test_it_shows_the_unit_with_this_command_and_the_files_and_writes_nothing(config: Path, tmp_path: Path) -> None:
+def test_the_unit_starts_the_command_that_wrote_it(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    shown = install(config)
+    (start,) = (line for line in shown.stdout.splitlines() if line.startswith("ExecStart="))
+    program, run = start.removeprefix("ExecStart=").split()
+    assert (Path(program).is_file(), Path(program).name, run) == (True, "smcp-computer", "run")
+
+
+@pytest.mark.parametrize("place", ["/home", "/root", "/tmp/bin"])
+def test_a_command_that_the_service_does_not_see_is_not_installed(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: f"{place}/smcp-computer")
+    why = f"the service does not see {place}/smcp-computer: install into /opt/smcp (docs/operations.md)"
+    assert install(config).stderr == f"warning: {why}\n"
+    refused = install(config, *PLACE, "--write", "--root", str(tmp_path / "root"))
+    assert (str(refused.exception), (tmp_path / "root").exists()) == (why, False)
+
+
+def test_the_steps_set_each_input_that_has_no_value_of_its_own(config: Path) -> None:
+    inputs = [
+        {"type": "promptString", "id": "api key", "description": ""},
+        {"type": "promptString", "id": "region", "description": "", "default": "eu"},
+        {"type": "command", "id": "token", "description": "", "command": "true"},
+    ]
+    config.write_text(json.dumps({"servers": {}, "inputs": inputs}))
+    steps = json.loads(install(config, *PLACE, "--user", "robots", "--json").stdout)["next"]
+    as_user = "runuser -u robots -- env -i HOME=/var/lib/smcp /opt/smcp/bin/smcp-computer"
+    assert steps[-3:] == [
+        "systemctl enable --now smcp-computer.service",
+        f"{as_user} secrets set 'api key' --office 'lab 1' --name robot",
+        "systemctl restart smcp-computer.service",
+    ]
+
+
+def test_it_shows_the_unit_and_the_files_and_writes_nothing(config: Path, tmp_path: Path) -> None:
     shown = install(config, *PLACE, "--user", "robots", "--root", str(tmp_path / "root"))
     assert shown.exit_code == 0
     for line in ("User=robots", "Delegate=yes", 'SMCP_GATEWAY_URL="https://gateway.example"', '{"servers": {}}'):
         assert line in shown.stdout.splitlines()
-    (start,) = (line for line in shown.stdout.splitlines() if line.startswith("ExecStart="))
-    program, run = start.removeprefix("ExecStart=").split()
-    assert (Path(program).is_file(), Path(program).name, run) == (True, "smcp-computer", "run")
     assert "systemctl enable --now smcp-computer.service" in shown.stdout
     assert not (tmp_path / "root").exists()
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from smcp_bus.nats.config import configured_credentials
-from smcp_computer.config.file import imported, load_config, read_config, read_env_file
+from smcp_computer.config.file import ComputerConfig, imported, load_config, read_config, read_env_file
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import is_sealed
@@ -31,6 +32,8 @@ from smcp_service.settings import SettingsError, load_settings
 
 UNIT: Final = "smcp-computer.service"
 ETC: Final = Path("/etc/smcp")
+HIDDEN: Final = ("home", "root", "tmp")
+"""The directories that the unit hides from the service."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -191,12 +194,13 @@ def install(
         raise SettingsError(f"--user: {user!r} is not a Linux user name")
     settings = load_settings(ComputerSettings, config=config, office=office, name=name, gateway_url=gateway)
     check_connection(settings)
-    load_config(config)
+    configuration = load_config(config)
     if is_sealed(config.read_bytes()):
         raise SettingsError(f"--config: {config} is encrypted with your key: decrypt it (`smcp-computer secrets`)")
+    program = _program_of_service(write=write)
     token = ETC / ("token" if nats is None else "nats.json")
     wanted = [  # and their modes
-        (Path("/etc/systemd/system") / UNIT, unit_text(user), 0o644),
+        (Path("/etc/systemd/system") / UNIT, unit_text(user, program), 0o644),
         (ETC / "computer.env", environment_text(office, name, gateway, nats), 0o640),
         (ETC / "computer.json", config.read_text(encoding="utf-8"), 0o640),
     ]
@@ -210,6 +214,7 @@ def install(
         f"install -m 640 -g {user} {'TOKEN_FILE' if nats is None else 'CREDENTIAL_FILE'} {token}",
         "systemctl daemon-reload",
         f"systemctl enable --now {UNIT}",
+        *_input_steps(configuration, f"runuser -u {user} -- env -i HOME=/var/lib/smcp {program}", office, name),
     ]
     said = []
     for path, text, mode in wanted:
@@ -232,11 +237,31 @@ def install(
         typer.echo("\n".join([*said, "", "# Next, as root:" if write else "# Then, as root:", *steps]))
 
 
-def unit_text(user: str) -> str:
-    """The unit of deploy/systemd, for this command and a user."""
+def _program_of_service(*, write: bool) -> str:
+    """This command. Where the service does not see it, warns, or raises Failure if the unit is to be written."""
     program = shutil.which("smcp-computer", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH')}")
     if program is None:
         raise Failure("the command smcp-computer is not found")
+    for used in (program, os.path.realpath(program), os.path.realpath(sys.executable)):
+        if Path(used).parts[1] in HIDDEN:
+            why = f"the service does not see {used}: install into /opt/smcp (docs/operations.md)"
+            if write:
+                raise Failure(why)
+            typer.echo(escaped_json(f"warning: {why}"), err=True)
+            break
+    return program
+
+
+def _input_steps(configuration: ComputerConfig, command: str, office: str, name: str) -> list[str]:
+    """They keep the inputs that have neither a default nor a program, once the unit's start has made its directory."""
+    asked = [each.id for each in configuration.inputs.values() if getattr(each, "default", "") is None]
+    place = f"--office {shlex.quote(office)} --name {shlex.quote(name)}"
+    steps = [f"{command} secrets set {shlex.quote(each)} {place}" for each in asked]
+    return [*steps, f"systemctl restart {UNIT}"] if steps else []
+
+
+def unit_text(user: str, program: str) -> str:
+    """The unit of deploy/systemd, for this command and a user."""
     text = (files("smcp_computer") / "systemd" / UNIT).read_text(encoding="utf-8")
     text = text.replace("/opt/smcp/bin/smcp-computer", program).replace("/opt/smcp/bin", str(Path(program).parent))
     return text.replace("User=smcp\nGroup=smcp\n", f"User={user}\nGroup={user}\n")
