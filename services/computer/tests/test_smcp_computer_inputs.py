@@ -14,6 +14,7 @@ from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.inputs import InputResolver, variable_of
 from smcp_computer.config.lint import CannotRun, ConfigError
 from smcp_computer.config.secret_store import SecretStore
+from smcp_computer.redaction import literal_secrets
 from smcp_computer.terminal import Terminal
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 from smcp_testing.terminal_user import terminal_user
@@ -56,6 +57,18 @@ async def test_the_values_of_passed_variables_are_secret_unless_they_are_well_kn
     inputs = InputResolver({}, {"SPACE": "canary", "HOME": "/srv/anna", "OTHER": "shown"})
     await inputs.resolve(config.servers["git"], ["SPACE", "HOME", "MISSING"])
     assert inputs.redactor.redact("canary /srv/anna shown") == "<redacted> /srv/anna shown"
+
+
+async def test_a_literal_secret_in_the_command_of_an_input_is_warned_of_and_known_when_it_fails() -> None:
+    program = {"id": "k", "type": "command", "description": "", "command": "/no/such --token=c4nary-77"}
+    document = {"mcpServers": {"git": {"command": "x", "env": {"K": "${input:k}"}}}, "inputs": [program]}
+    config = parse_config(json.dumps(document))
+    inputs = InputResolver(config.inputs, {})
+    with pytest.raises(ConfigError, match="c4nary-77") as failed:
+        await inputs.resolve(config.servers["git"])
+    assert "its program '/no/such --token=<redacted>'" in inputs.redactor.redact(str(failed.value))
+    (warning,) = literal_secrets(config)
+    assert warning.startswith("inputs[0].command: looks like a literal secret")
 
 
 @pytest.mark.rule("answers.config.env")

@@ -219,14 +219,15 @@ def literal_secrets(config: ComputerConfig) -> list[str]:
         found += (config.places[name].field(path) for path, _ in _secrets(written, wide=False))
     for index, definition in enumerate(config.inputs.values()):
         if isinstance(definition, schemas.MCPServerCommandInput):
-            found += (f"inputs[{index}].{path}" for path, _ in _secrets({"args": definition.args}, wide=False))
+            written = definition.model_dump(include={"command", "args"})
+            found += (f"inputs[{index}].{path}" for path, _ in _secrets(written, wide=False))
     why = "looks like a literal secret: `smcp-computer secrets set ID` keeps it, and ${input:ID} stands for it"
     return [f"{place}: {why}" for place in dict.fromkeys(found)]
 
 
 def secrets_of_input(definition: schemas.MCPServerCommandInput) -> Iterator[str]:
-    """The secret literals in the arguments of a program."""
-    yield from (secret for _, secret in _secrets({"args": definition.args}, wide=True))
+    """The secret literals in the command and the arguments of a program."""
+    yield from (secret for _, secret in _secrets(definition.model_dump(include={"command", "args"}), wide=True))
 
 
 def secrets_of(server: schemas.MCPServerConfig) -> Iterator[str]:
