@@ -11,6 +11,7 @@ from aiohttp import web
 
 from smcp_computer.mcp.errors import RequestRefused, ServerNotRunning
 from smcp_computer.mcp.events import State
+from smcp_computer.mcp.server_log import HANGS
 from smcp_computer.mcp.transports import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.ports import Ports
@@ -26,16 +27,20 @@ class Server:
     Attributes:
         status: of HTTP, what each request gets; 0: an answer.
         sessions: those that it knows.
+        goes_on: cleared while it hangs.
     """
 
     def __init__(self) -> None:
         self.status = 0
         self.sessions: set[str] = set()
         self.opened = 0
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
         self._port = Ports().take()
         self.url = f"http://127.0.0.1:{self._port}/mcp?token=canary"
 
     async def _post(self, request: web.Request) -> web.Response:
+        await self.goes_on.wait()
         if self.status:
             return web.Response(status=self.status)
         message = await request.json()
@@ -108,6 +113,18 @@ async def test_a_server_that_refuses_is_tried_until_it_does_not(
         await eventually(lambda: box.ready)
         assert text(await call(box, "echo")) == f"s{made.opened}"
     assert not [record for record in caplog.records if "canary" in record.getMessage()]
+
+
+async def test_a_server_that_hangs_is_found_as_soon_when_it_is_to_be_asked_for_its_tools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("smcp_computer.mcp.supervisor.POLL_S", 0.0)  # each time that it is asked whether it is there
+    made, config = server()
+    async with made.serving(), running(limits=LIMITS, web=config) as servers:
+        made.goes_on.clear()
+        await eventually(lambda: servers["web"].reason == HANGS, timeout=15)
+        made.goes_on.set()
+        await eventually(lambda: servers["web"].ready and servers["web"].starts == 2)
 
 
 async def test_a_server_that_is_away_for_a_while_is_connected_to_again(caplog: pytest.LogCaptureFixture) -> None:

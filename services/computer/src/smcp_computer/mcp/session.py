@@ -95,8 +95,8 @@ class ServerConnection:
         """By tool: the header that repeats a parameter, by the parameter's path. In MCP 2026 over HTTP alone."""
 
     async def ping(self, *, timeout: float) -> None:
-        """Ask whether the server is alive: any answer will do, also an error; `watch` tells whether one came. Raises
-        ServerFailed: HTTP refused the request."""
+        """Ask whether the server is alive: any answer will do, also an error; `watch` tells whether one came. It has
+        ended where HTTP refuses the request."""
         self.watch.refused = ""
         try:
             try:
@@ -108,7 +108,7 @@ class ServerConnection:
             pass
         except errors.ServerError:
             if self.watch.refused:
-                raise errors.ServerFailed(self.watch.refused) from None
+                self.watch.end(self.watch.refused)
 
     async def list_tools(self) -> Listed[types.Tool]:
         """All pages of `tools/list`. Raises MCPError, TimeoutError: the server did not answer with one."""

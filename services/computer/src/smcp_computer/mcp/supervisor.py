@@ -169,7 +169,7 @@ class Supervisor:
             raise
         except RequestRefused as error:
             if error.code == types.HEADER_MISMATCH:
-                self._list_again()  # the headers that the SDK makes of the list are outdated, too
+                self._notified(ToolsChanged(self.name))  # the headers that the SDK makes of the list are outdated, too
             elif error.code == types.INTERNAL_ERROR and self._over_http:
                 self._wake.set()  # so the SDK says also that HTTP refused the request
             raise
@@ -261,16 +261,12 @@ class Supervisor:
                 self.settled.set()
                 self._stderr.ready(len(tools.items))
                 self.on_change()
-                reason = WENT_AWAY
                 try:
                     self.events.tell(ServerReady(self.name))
                     await self._serve(connection)
-                except Exception as error:
-                    reason = describe(error)
-                    raise
                 finally:
                     self.connection = None
-                    self._enter(State.BACKOFF, connection.watch.why or reason)
+                    self._enter(State.BACKOFF, connection.watch.why or WENT_AWAY)
                     self.events.tell(ServerGone(self.name))
                     if not self._stopping.is_set():
                         self.on_change()
@@ -298,31 +294,31 @@ class Supervisor:
                     return
                 if connection.watch.ended.is_set():
                     raise ServerFailed(connection.watch.why or WENT_AWAY)
+                if not self._is_outdated or time.monotonic() >= ask_at:
+                    await self._check(connection)
                 if self._is_outdated or (self._over_http and time.monotonic() >= listed + POLL_S):
                     await set_within(max(0.0, listed + RELIST_S - time.monotonic()), self._stopping)
                     listed = time.monotonic()
                     await self._refresh(connection)
-                else:
-                    await self._check(connection)
         finally:
             ended.cancel()
 
     async def _refresh(self, connection: ServerConnection) -> None:
+        """List its tools again. Where that fails they stay, and after the next `_check` it is tried again."""
         self._is_outdated = False
-        # a program that hangs meanwhile is asked in time
         within = connection.list_s if self._over_http else min(connection.list_s, self.limits.silence_s * 2 / 3)
         try:
             async with self._waited(within):
                 tools = await connection.list_tools()
         except TimeoutError:
             self._is_outdated = True
-            await self._check(connection)
             return
         except MCPError as error:
+            self._is_outdated = True
             why = connection.translated(error).what
             if connection.watch.refused or connection.watch.ended.is_set():
-                raise
-            self._is_outdated = True  # it is asked again when it has been silent for a while
+                connection.watch.end(connection.watch.refused)
+                return
             tools = self._listed._replace(problems=(f"its tools are shown as it listed them before: it {why}",))
         if tools != self._listed:
             self._offer(tools)
@@ -330,8 +326,7 @@ class Supervisor:
 
     async def _check(self, connection: ServerConnection) -> None:
         """Ask whether it is there; raises ServerFailed. See this module's rules."""
-        silence_s, asked = self.limits.silence_s, time.monotonic()
-        watch = connection.watch
+        silence_s, watch, asked = self.limits.silence_s, connection.watch, time.monotonic()
         answer_s = max(silence_s / 3, watch.heard + silence_s - asked)
         with suppress(TimeoutError):
             async with self._waited(answer_s):
@@ -372,13 +367,10 @@ class Supervisor:
 
     def _notified(self, event: ServerEvent) -> None:
         if isinstance(event, ToolsChanged):
-            self._list_again()
+            self._is_outdated = True
+            self._wake.set()
         else:
             self.events.tell(event)
-
-    def _list_again(self) -> None:
-        self._is_outdated = True
-        self._wake.set()
 
     def _ended_at_discovery(self, error: Exception) -> bool:
         """Some servers end at any request before `initialize`: they get the legacy handshake from then on."""
