@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from smcp_service.tracer_provider import SLOW_S
+from smcp_service.settings import ServiceSettings
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "deploy" / "otel-collector" / "tail-sampling.yaml"
@@ -38,5 +38,7 @@ def test_it_opens_no_port_that_our_services_do_not_use(path: Path) -> None:
 def test_it_keeps_failed_traces_and_those_that_are_slow_by_the_default_of_the_services() -> None:
     policies = {policy["type"]: policy for policy in read()["processors"]["tail_sampling"]["policies"]}
     assert policies["status_code"]["status_code"] == {"status_codes": ["ERROR"]}
-    assert policies["latency"]["latency"] == {"threshold_ms": SLOW_S * 1000}
+    assert policies["latency"]["latency"] == {
+        "threshold_ms": ServiceSettings.model_fields["trace_slow_s"].default * 1000
+    }
     assert 0 < policies["probabilistic"]["probabilistic"]["sampling_percentage"] < 100

@@ -35,10 +35,10 @@ class Recorded:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self._exporter = InMemorySpanExporter()
-        self.sampling(**NONE_SAMPLED)
+        self.sampling(NONE_SAMPLED)
 
-    def sampling(self, **environ: str) -> None:
-        provider = RequestTracerProvider(sampler_from(environ))
+    def sampling(self, environ: dict[str, str], slow_s: float = 10.0) -> None:
+        provider = RequestTracerProvider(sampler_from(environ, slow_s=slow_s))
         provider.add_span_processor(SimpleSpanProcessor(ReadableSpanExporter(self._exporter, provider.resource)))
         self._monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
 
@@ -134,7 +134,7 @@ async def test_of_a_call_that_succeeds_nothing_is_recorded(recorded: Recorded) -
 
 
 async def test_a_slow_call_is_recorded(recorded: Recorded) -> None:
-    recorded.sampling(**NONE_SAMPLED, SMCP_TRACE_SLOW_S="0.001")
+    recorded.sampling(NONE_SAMPLED, slow_s=0.001)
 
     async def slowly(request: Any, call: Call) -> Answer:
         await asyncio.sleep(0.002)
@@ -166,7 +166,7 @@ async def test_a_refused_and_an_interrupted_call_are_recorded(recorded: Recorded
 async def test_where_nothing_is_to_be_sampled_failed_calls_are_not_recorded(
     recorded: Recorded, sampling: dict[str, str]
 ) -> None:
-    recorded.sampling(**sampling)
+    recorded.sampling(sampling)
     await through_both(run_tool)
     assert not recorded.spans
 
@@ -213,7 +213,7 @@ async def test_events_in_memory_are_bounded(recorded: Recorded) -> None:
 
 
 async def test_among_many_calls_every_sampled_or_failed_one_has_one_whole_trace(recorded: Recorded) -> None:
-    recorded.sampling(OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.2")
+    recorded.sampling({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.2"})
     count = scaled(ci=300, soak=10_000)
     failed = {f"{number:032x}" for number in range(1, count + 1) if number % 3 == 0}
 

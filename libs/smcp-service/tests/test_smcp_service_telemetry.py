@@ -257,7 +257,7 @@ def test_the_size_of_a_batch_is_the_standard_variables_if_so_many_spans_may_wait
 async def test_nothing_is_recorded_without_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
-    async with open_telemetry("x") as provider:
+    async with open_telemetry("x", per_s=0, slow_s=10) as provider:
         assert provider is None
 
 
@@ -333,16 +333,17 @@ def test_a_rate_limit_bounds_the_traces_of_a_second_after_one_seconds_worth_at_o
 
 
 @pytest.mark.parametrize(
-    ("environ", "state"),
+    ("environ", "slow_s", "state"),
     [
-        ({**RATIO, "OTEL_TRACES_SAMPLER_ARG": "0"}, "smcp=10000"),
-        ({**RATIO, "OTEL_TRACES_SAMPLER_ARG": "0", "SMCP_TRACE_SLOW_S": "0.25"}, "smcp=250"),
-        ({**RATIO, "OTEL_TRACES_SAMPLER_ARG": "0", "SMCP_TRACE_SLOW_S": "often"}, "smcp=10000"),
-        ({"OTEL_TRACES_SAMPLER": "always_off"}, None),
+        ({**RATIO, "OTEL_TRACES_SAMPLER_ARG": "0"}, 10.0, "smcp=10000"),
+        ({**RATIO, "OTEL_TRACES_SAMPLER_ARG": "0"}, 0.25, "smcp=250"),
+        ({"OTEL_TRACES_SAMPLER": "always_off"}, 10.0, None),
     ],
 )
-def test_a_dropped_trace_says_from_when_on_a_request_is_slow(environ: dict[str, str], state: str | None) -> None:
-    is_sampled, found, _ = sampler_from(environ).decide(None, is_untrusted=False)
+def test_a_dropped_trace_says_from_when_on_a_request_is_slow(
+    environ: dict[str, str], slow_s: float, state: str | None
+) -> None:
+    is_sampled, found, _ = sampler_from(environ, slow_s=slow_s).decide(None, is_untrusted=False)
     assert not is_sampled
     assert (found or None) == state
 

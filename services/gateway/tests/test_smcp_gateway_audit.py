@@ -210,7 +210,6 @@ async def test_an_answer_goes_out_when_its_record_has_left(nats_url: str, monkey
 FAILED_ONLY = {
     "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
     "OTEL_TRACES_SAMPLER_ARG": "0",
-    "SMCP_TRACE_SLOW_S": "120",
 }
 REQ_ID = "c0ffee" + "0" * 26
 

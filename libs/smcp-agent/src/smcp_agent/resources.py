@@ -239,7 +239,11 @@ class ResourceMethods:
         pages = await self._answers.get(
             Query("resources", computer, server),
             ask,
-            keep=lambda pages: not any(map(_is_partial, pages)),
+            keep=lambda pages: (
+                not any(
+                    meta.get(key) for page in pages if isinstance(meta := page.get("meta"), dict) for key in SKIPPED
+                )
+            ),
         )
         return tuple(each for page in pages for each in page["resources"])
 
@@ -382,11 +386,6 @@ def _fields(
         keywords = (keywords,)
     words = None if keywords is None else list(keywords)
     return {"keywords": words, "file_type": file_type, "offset": offset, "limit": limit}
-
-
-def _is_partial(page: JsonObject) -> bool:
-    meta = page.get("meta")
-    return isinstance(meta, dict) and any(meta.get(key) for key in SKIPPED)
 
 
 def _attribute(text: str) -> str:

@@ -1,6 +1,7 @@
 """The typed results of tool calls and of reads."""
 
 import json
+import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -16,6 +17,9 @@ from smcp_proto.schemas import ResourceContents as WireContents
 from smcp_proto.schemas.base import Wire
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_proto.tool_results import INPUT_REQUIRED
+
+_JSON: Final = re.compile(r"\s*application/(?:[^;]*\+)?json\s*(?:;|$)", re.IGNORECASE)
+"""Of MIME types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +342,7 @@ class ResourceContents:
             return self.blob()
         if not self.uri.lower().startswith("dpe:"):
             return self.text
-        if any(_is_json(each.mime_type) for each in self.contents):
+        if any(_JSON.match(each.mime_type or "") for each in self.contents):
             return self.json()
         if all(each.mime_type is None for each in self.contents):
             with suppress(BadReply):
@@ -357,8 +361,3 @@ def resource_contents(uri: str, result: Mapping[str, Any], what: str = "") -> Re
         for each in reply_of(_ReadResult, result, what or f"the content of {uri}").contents
     )
     return ResourceContents(uri, contents, result)
-
-
-def _is_json(mime_type: str | None) -> bool:
-    kind = (mime_type or "").partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

@@ -120,19 +120,16 @@ class Outbox:
                         if key in self._waiting:
                             self._waiting[key] = self._waiting.pop(key)
                         raise
-                    self._warn_of_dropped(key, error)
+                    if (cause := (key.verb, type(error))) not in self._dropped:
+                        self._dropped.add(cause)
+                        of = f" of MCP server {key.server!r}" if key.server else ""
+                        _log.warning("%s%s cannot be sent, and is dropped: %s", key.verb, of, error)
                 if self._waiting.get(key) is sent:  # else it was dropped, or replaced
                     self._remove(sent)
 
     def _remove(self, notification: Notification) -> None:
         del self._waiting[notification.key]
         self._bytes -= len(notification.body)
-
-    def _warn_of_dropped(self, key: Key, error: Exception) -> None:
-        if (cause := (key.verb, type(error))) not in self._dropped:
-            self._dropped.add(cause)
-            of = f" of MCP server {key.server!r}" if key.server else ""
-            _log.warning("%s%s cannot be sent, and is dropped: %s", key.verb, of, error)
 
     def _run_soon(self) -> None:
         if self._waiting and not self._running:

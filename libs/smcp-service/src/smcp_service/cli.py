@@ -124,7 +124,7 @@ def serve_command(
 
     async def serve(stop: asyncio.Event) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, LEVEL.toggle)
-        async with open_telemetry(service):
+        async with open_telemetry(service, per_s=settings.traces_per_s, slow_s=settings.trace_slow_s):
             await serve_until_stopped(open_service(), stop, leave_within_s=settings.drain_s + LEAVING_GRACE_S)
         logging.getLogger(__name__).info("stopped")
 

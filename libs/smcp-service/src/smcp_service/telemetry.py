@@ -34,7 +34,7 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_E
 
 
 @asynccontextmanager
-async def open_telemetry(service: str) -> AsyncIterator["RequestTracerProvider | None"]:
+async def open_telemetry(service: str, *, per_s: float, slow_s: float) -> AsyncIterator["RequestTracerProvider | None"]:
     """Set up traces for this process while the body runs, and export what is left when it ends. None: off. Open it
     before anything asks for a tracer, and once (RuntimeError): OpenTelemetry keeps its provider."""
     environ = os.environ
@@ -46,7 +46,7 @@ async def open_telemetry(service: str) -> AsyncIterator["RequestTracerProvider |
     from smcp_service import otlp_spans  # noqa: PLC0415 -- they bring much along
     from smcp_service import tracer_provider as sdk  # noqa: PLC0415
 
-    provider = sdk.RequestTracerProvider(sdk.sampler_from(environ), sdk.resource_of(service))
+    provider = sdk.RequestTracerProvider(sdk.sampler_from(environ, per_s, slow_s), sdk.resource_of(service))
     exporter = otlp_spans.OtlpHttpSpanExporter(provider.resource)
     provider.add_span_processor(sdk.BoundedBatchSpanProcessor(exporter, environ))
     trace.set_tracer_provider(provider)

@@ -23,9 +23,7 @@ from smcp_service.telemetry import OUTCOMES, TRACE_ID_KEY, value_of, warn_of
 
 STATE_KEY: Final = "smcp"
 """Of the trace state of a trace that is dropped: milliseconds from which on a request is slow."""
-SLOW_S: Final = 10.0
-"""A request that takes longer is recorded in any case: as long as a peer waits for anything but a call."""
-MOST_PER_S: Final = 1_000_000.0
+LONGEST_QUEUE: Final = 1_000_000.0
 
 
 def resource_of(service: str) -> Resource:
@@ -98,7 +96,7 @@ class TraceSampler(Sampler):
         return True
 
 
-def sampler_from(environ: Mapping[str, str]) -> TraceSampler:
+def sampler_from(environ: Mapping[str, str], per_s: float = 0.0, slow_s: float = 10.0) -> TraceSampler:
     name = value_of(environ, "OTEL_TRACES_SAMPLER") or "parentbased_always_on"
     kind = name.removeprefix("parentbased_")
     if kind == "always_off":
@@ -109,8 +107,6 @@ def sampler_from(environ: Mapping[str, str]) -> TraceSampler:
     elif kind != "always_on":
         warn_of("OTEL_TRACES_SAMPLER", name, "parentbased_always_on")
         name = "parentbased_always_on"
-    per_s = number_of(environ, "SMCP_TRACES_PER_S", 0.0, least=0.0, most=MOST_PER_S)
-    slow_s = number_of(environ, "SMCP_TRACE_SLOW_S", SLOW_S, least=0.001, most=3600.0)
     return TraceSampler(rate, per_s=per_s, by_parent=name != "always_on", slow_ms=round(slow_s * 1000))
 
 
@@ -150,7 +146,7 @@ class BoundedBatchSpanProcessor(BatchSpanProcessor):
     ends then is dropped and counted, which OpenTelemetry's own queue does not do."""
 
     def __init__(self, exporter: SpanExporter, environ: Mapping[str, str]) -> None:
-        self._most = most = int(number_of(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048, least=1, most=MOST_PER_S))
+        self._most = most = int(number_of(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048, least=1, most=LONGEST_QUEUE))
         size = int(number_of(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", min(512, most), least=1, most=most))
         self._accepted = 0
         self.counts = (counted := _Counted(exporter)).counts

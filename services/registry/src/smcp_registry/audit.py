@@ -66,7 +66,9 @@ class Audit:
         elif name == LEAVE and call.payload.get(RESTARTS) is True:
             return None  # its seat is kept
         else:
-            event = Event("join" if name == JOIN else "leave", _outcome(answer))
+            said = orjson.loads(answer.body)
+            outcome = "unchanged" if said.get("unchanged") else "moved" if said.get("taken_up") else "ok"
+            event = Event("join" if name == JOIN else "leave", outcome)
         event.office, event.role, event.name = caller.office, caller.role, caller.name
         event.subject = credential
         event.seconds, event.req_id, event.trace_id = seconds, call.req_id, trace_id_of(call)
@@ -110,11 +112,6 @@ class Audit:
         except ValidationError:
             return None
         return None if self.leases.is_gateway(*owner, call.headers.get(PROOF)) else owner[0]
-
-
-def _outcome(answer: Answer) -> str:
-    result = orjson.loads(answer.body)
-    return "unchanged" if result.get("unchanged") else "moved" if result.get("taken_up") else "ok"
 
 
 def audit_plan(settings: RegistrySettings) -> api.StreamConfig | None:

@@ -59,7 +59,11 @@ class MembersView(View):
         self.revision = 0
 
     def reset(self, entries: Sequence[Change]) -> None:
-        self._expect_back(self._entries.keys() - {change.key for change in entries})
+        # a leave would have put a tombstone in the place of each
+        for key in (vanished := self._entries.keys() - {change.key for change in entries}):
+            self._awaited.setdefault(self._entries[key].record.office, set()).add(key)
+        if vanished:
+            self._awaited_until = self._loop.time() + self._lease_s
         self._entries, self._offices, self.tombstones = {}, {}, {}
         for change in entries:
             self._put(change)
@@ -132,13 +136,6 @@ class MembersView(View):
         entry = Entry(record, change.revision)
         self._entries[change.key] = entry
         self._offices.setdefault(record.office, {})[change.key] = entry
-
-    def _expect_back(self, vanished: Set[str]) -> None:
-        """Their keys are gone, where a leave would have put a tombstone."""
-        for key in vanished:
-            self._awaited.setdefault(self._entries[key].record.office, set()).add(key)
-        if vanished:
-            self._awaited_until = self._loop.time() + self._lease_s
 
     def _reach(self, revision: int) -> None:
         self.revision = revision

@@ -52,7 +52,7 @@ def exported_spans(
 ) -> Iterator[InMemorySpanExporter]:
     """In place of the one tracer provider that a process has for good. `environ`: how it samples."""
     exporter = InMemorySpanExporter()
-    provider = RequestTracerProvider(sampler_from(environ))
+    provider = RequestTracerProvider(sampler_from(environ, slow_s=120))
     provider.add_span_processor(SimpleSpanProcessor(ReadableSpanExporter(exporter, provider.resource)))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter

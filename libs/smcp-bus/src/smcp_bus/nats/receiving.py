@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from smcp_bus import bus
-from smcp_bus.bus import BusError, Headers, Incoming, NotConnected, Reply, error_reply
+from smcp_bus.bus import BusError, Incoming, NotConnected, Reply, error_reply
 from smcp_bus.headers import BUDGET, PROGRESS
 from smcp_bus.nats.client import LONGEST_SUBJECT
 from smcp_bus.nats.wire import NOTE_HEAD, SIZE, decode_head, encode_head, without_plan
@@ -216,7 +216,8 @@ class Serving:
     def _start(self, message: _Message) -> None:
         subject, reply, head, body, arrived = message
         headers = decode_head(head)
-        deadline = _deadline(headers, arrived) if self.answers else None
+        budget = headers.get(BUDGET, "") if self.answers else ""  # a peer may write anything
+        deadline = arrived + int(budget[:12]) / 1000 if budget.isascii() and budget.isdigit() else None
         if deadline is not None and deadline <= self._loop.time():
             return  # nobody waits for it any more
         note = partial(self._note, reply, self.bus.connections) if reply and PROGRESS in headers else None
@@ -288,10 +289,3 @@ class Serving:
                 return body
             incoming = replace(incoming, body=body, headers=without_plan(incoming.headers))
         return await self.handler(incoming)
-
-
-def _deadline(headers: Headers, arrived: float) -> float | None:
-    budget = headers.get(BUDGET, "")
-    if not (budget.isascii() and budget.isdigit()):
-        return None
-    return arrived + int(budget[:12]) / 1000  # a peer may write any number

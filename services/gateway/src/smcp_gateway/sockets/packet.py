@@ -158,7 +158,8 @@ def read_packet(text: bytes | bytearray, start: int = 0, size: int = 0) -> Clien
         case sio.EVENT | sio.BINARY_EVENT:
             return _event(text, end, number, size, binary=kind == sio.BINARY_EVENT)
         case sio.ACK | sio.BINARY_ACK if number is not None:
-            return ClientAck(number, _argument(text, end) if kind == sio.ACK else None)
+            last = _closing_bracket(text) if kind == sio.ACK and text[end : end + 1] == b"[" else None
+            return ClientAck(number, None if last is None else _cut(text, end + 1, last))
         case sio.DISCONNECT:
             return ClientDisconnect()
         case _:
@@ -182,11 +183,6 @@ def _event(text: bytes | bytearray, start: int, number: int | None, size: int, *
     if blank is not (head[2] is None):
         return ClientEvent(number, name, None, "the event is not a JSON array")
     return ClientEvent(number, name, None if blank else body, size=len(body))
-
-
-def _argument(text: bytes | bytearray, start: int) -> bytes | None:
-    end = _closing_bracket(text)
-    return None if end is None or text[start : start + 1] != b"[" else _cut(text, start + 1, end)
 
 
 def _cut(text: bytes | bytearray, start: int, end: int) -> bytes:
