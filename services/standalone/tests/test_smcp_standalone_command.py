@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,29 @@ async def test_nothing_is_left_when_up_is_killed(tmp_path: Path) -> None:
         children = psutil.Process(process.pid).children(recursive=True)
         await process.kill()
         await eventually(lambda: not any(map(lives, children)))
+
+
+async def test_the_next_run_removes_the_keys_of_one_that_was_killed_and_not_those_of_one_that_runs(
+    config: Path, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    started = partial(
+        running, "--config", str(config), fresh=True, TMPDIR=str(temporary), XDG_STATE_HOME=str(tmp_path / "state")
+    )
+
+    def left() -> tuple[set[Path], set[str]]:
+        runs = (tmp_path / "state/a2c-smcp/runs").iterdir()
+        return {*temporary.glob("smcp-up-*")}, {each.stem for each in runs}
+
+    async with started() as (killed, _):
+        await killed.kill()
+    [of_killed], named = left()
+    assert named == {str(killed.pid)}
+    async with started() as (first, _), started() as (second, _):
+        directories, named = left()
+        assert (len(directories), of_killed in directories) == (2, False)
+        assert named == {str(first.pid), str(second.pid)}
 
 
 async def test_up_ends_with_1_when_its_nats_server_dies(config: Path) -> None:

@@ -63,11 +63,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 
 
 def advertise_run(url: str, credentials: Path, agents_url: str) -> AbstractContextManager[None]:
-    """Let commands of this user find this run while the body runs. Raises OSError: the file cannot be written."""
+    """Let commands of this user find this run while the body runs, and forget those that were killed. Raises OSError:
+    the file cannot be written."""
     from smcp_agent.connecting.options import private_file  # noqa: PLC0415 -- Socket.IO takes half a second to load
 
     said = {"url": url, "credentials": str(credentials.absolute()), "agents": agents_url}
-    return private_file(states_directory() / RUNS / f"{os.getpid()}.json", json.dumps(said))
+    runs = states_directory() / RUNS
+    for path in runs.glob("*.json"):
+        with suppress(PermissionError, ValueError):  # another user's process
+            try:
+                os.kill(int(path.stem), 0)
+            except ProcessLookupError:
+                path.unlink(missing_ok=True)
+    return private_file(runs / f"{os.getpid()}.json", json.dumps(said))
 
 
 def command_config(settings: ServiceSettings, name: str) -> BusConfig:

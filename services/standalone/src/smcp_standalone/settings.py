@@ -2,9 +2,10 @@
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,8 @@ OPERATOR: Final = "up-operator"
 
 MCP_PORT: Final = "--mcp-port / SMCP_MCP_PORT, or start without MCP clients (--no-mcp)"
 
+TEMPORARY: Final = "smcp-up-"
+"""Begins the names of temporary directories."""
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
 KEYS: Final = "key-of-this-run.json"
@@ -74,7 +77,8 @@ def up_directory(data: Path | None) -> Iterator[Path]:
     """`data`, locked for this process, or a temporary one."""
     with ExitStack() as stack:
         if data is None:
-            temporary = tempfile.TemporaryDirectory(prefix="smcp-up-", ignore_cleanup_errors=True)
+            _remove_killed_runs()
+            temporary = tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True)
             data = Path(stack.enter_context(temporary))
         try:
             data.mkdir(parents=True, exist_ok=True)
@@ -85,6 +89,16 @@ def up_directory(data: Path | None) -> Iterator[Path]:
         except OSError as error:
             raise SettingsError(f"--data: {data} cannot be used: {error.strerror}") from error
         yield data
+
+
+def _remove_killed_runs() -> None:
+    """Remove the temporary directories of this user's runs that were killed: they hold keys. One that runs is locked
+    before it has a nats-server."""
+    for directory in [each.parent for each in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*/nats")]:
+        with suppress(OSError):
+            if directory.lstat().st_uid == os.getuid():
+                with locked(directory / "lock", wait=False):
+                    shutil.rmtree(directory)
 
 
 def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
