@@ -126,8 +126,8 @@ async def lose_a_gateway(agent: SmcpAgent, url: str, gateway: subprocess.Popen[s
         gateway.kill()
     flying = [ended - began for began, ended in calls if began <= killed < ended]
     print(
-        f"The Agent's gateway {url} was killed (kill -9) with {len(flying)} calls in flight. The Agent went on "
-        f"by the other gateway, and all {len(flying)} returned, the slowest after {max(flying):.2f} s. "
+        f"The Agent's gateway {url} was killed (kill -9) with {len(flying)} calls in flight. The Agent switched "
+        f"to the other gateway, and all {len(flying)} returned, the slowest after {max(flying):.2f} s. "
         f"{len(calls)} calls were made; none failed.\n"
     )
 
