@@ -125,7 +125,7 @@ async def test_an_unanswered_confirmation_is_logged_as_not_confirmed(
         assert result["isError"] is True
         assert result["meta"] == {"a2c_timeout": True, "a2c_not_confirmed": True}
         text = result["content"][0]["text"]
-        assert text == "the tool 'append' was not run: the user of this Computer did not confirm it within 1 s"
+        assert text == "the tool 'append' was not run: the user of this Computer did not approve it within 1 s"
         await asyncio.wait_for(user.withdrawn.wait(), 30)
         assert not log.exists()
     records = [record for record in caplog.records if record.getMessage() == "tool call"]

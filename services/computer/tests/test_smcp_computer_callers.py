@@ -253,7 +253,7 @@ async def test_a_read_only_token_calls_no_tool_by_another_name_and_says_why(nats
         with pytest.raises(NotAllowed, match="tools that only read"):
             await anna.call_tool(NAME, "echo", {"text": "x"})
         for other in ("read_x__sleep", "sleep"):  # the pattern means names as they are listed
-            with pytest.raises(NotAllowed, match=r"the token (is|allows only)"):
+            with pytest.raises(NotAllowed, match=r"the key or token (is|allows only)"):
                 await anna.call_tool(NAME, other, {"seconds": 0})
 
 

@@ -346,7 +346,7 @@ def test_an_issuer_that_clients_cannot_find_is_refused_at_the_start() -> None:
     ("grants", "why"),
     [
         (None, "the gateway refuses SMCP_TOKEN: "),
-        ({}, "the gateway refuses SMCP_TOKEN: the token may not call for users: its grants need `delegates`"),
+        ({}, "the gateway refuses SMCP_TOKEN: the key or token may not call for users: it needs `delegates`"),
         ({"delegates": True}, None),
     ],
 )

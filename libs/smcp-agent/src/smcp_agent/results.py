@@ -99,7 +99,7 @@ class CallResult:
 
     @property
     def timed_out(self) -> bool:
-        """The call's time was up: the Computer stopped the tool, or nobody confirmed it in time."""
+        """The call's time was up: the Computer stopped the tool, or nobody approved it in time."""
         return self.meta.get("a2c_timeout") is True
 
     @property

@@ -73,7 +73,7 @@ class Rights(BaseModel):
             raise NotAllowed("the key or token is not for this tool", details={"field": "tool_name"})
         if self.read_only and read_only is False:
             raise NotAllowed(
-                "the token is for tools that only read (readOnlyHint), and this one may change something",
+                "the key or token is for tools that only read (readOnlyHint), and this one may change something",
                 details={"field": "tool_name"},
             )
 
@@ -224,7 +224,7 @@ def check_listed(rights: Rights, listed: Mapping[str, bool], name: str) -> None:
     """Check a call by the list of a Computer that does not check it itself. Raises NotAllowed."""
     if name not in listed:
         raise NotAllowed(
-            "this Computer lists no tool of this name, and the token allows only listed tools",
+            "this Computer lists no tool of this name, and the key or token allows only listed tools",
             details={"field": "tool_name"},
         )
     rights.check_tool(name, read_only=listed[name])

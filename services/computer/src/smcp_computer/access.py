@@ -1,7 +1,7 @@
 """Which MCP servers and tools of this Computer a caller may see and use.
 
 `allow` of a server decides, and the rights of the caller's key or token, which its gateway told (`smcp_bus.callers`).
-What is not allowed is not listed, and is 403 where it is named. Whether a call is confirmed is for `confirmation`.
+What is not allowed is not listed, and is 403 where it is named. Whether a call needs approval is for `confirmation`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

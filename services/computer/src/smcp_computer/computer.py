@@ -64,7 +64,7 @@ EVENTS: Final = "smcp_computer.events"
 
 
 class Options(TypedDict, total=False):
-    """Overrides of settings and environment. `asker` confirms tools in place of `terminal`, where inputs are asked for;
+    """Overrides of settings and environment. `asker` approves tools in place of `terminal`, where inputs are asked for;
     `environ` is for the placeholders."""
 
     config: ComputerConfig

@@ -1,4 +1,4 @@
-"""Confirmation of tool calls: the policy, and who is asked.
+"""Approval of tool calls: the policy, and who is asked.
 
 `SMCP_CONFIRM=agent` asks the Agent by an elicitation. Otherwise the program of `SMCP_CONFIRM_COMMAND` is asked, or the
 user at the controlling terminal. Where there is neither, the tool is refused.
@@ -79,7 +79,7 @@ def refused_by(confirm: Confirm, why: str, *, can_ask: bool) -> str | None:
     if confirm is Confirm.ALLOW or can_ask:
         return None
     return (
-        f"needs the user's confirmation ({why}), and nobody can be asked on this Computer: there is neither a terminal "
+        f"needs the user's approval ({why}), and nobody can be asked on this Computer: there is neither a terminal "
         f"nor {PROGRAM}; see {SETTING}, and auto_apply in its tool_meta"
     )
 
@@ -157,7 +157,7 @@ class Confirmation:
             try:
                 answer = await self._asker(target, request, user)
             except TerminalGone:
-                return "was not run: this Computer is stopping, or its terminal was closed, before anybody confirmed it"
+                return "was not run: this Computer is stopping, or its terminal was closed, before anybody approved it"
             refusal = await self._recorded(answer, request, caller, trace_id, "the user of this Computer")
             if refusal is None and answer in (Answer.ALWAYS, Answer.HOUR):
                 until = time.monotonic() + 3600 if answer is Answer.HOUR else float("inf")
@@ -171,7 +171,7 @@ class Confirmation:
         self.answers[answer] += 1
         written = self._trail.write(approval_event(answer, request, caller, self._seat, trace_id))
         if answer is Answer.UNREADABLE:
-            return f"needs confirmation, and its parameters are too many to be read: above {LONGEST} characters"
+            return f"needs approval, and its parameters are too many to be read: above {LONGEST} characters"
         if answer is Answer.NO:
             return f"was declined by {who}"
         if written is not None and not await written:
@@ -205,7 +205,7 @@ def approval_event(answer: str, request: ToolCallReq, caller: Caller, seat: Seat
 def not_confirmed(tool: str, seconds: float) -> dict[str, Any]:
     """The result of a call whose time was up before its approval request was answered."""
     within = tool_results.asked_for(seconds)
-    text = f"the tool {tool!r} was not run: the user of this Computer did not confirm it within {within}"
+    text = f"the tool {tool!r} was not run: the user of this Computer did not approve it within {within}"
     return tool_results.failed(text, a2c_timeout=True, a2c_not_confirmed=True)
 
 
@@ -253,7 +253,7 @@ async def ask_program(command: Sequence[str], target: Target, request: ToolCallR
         try:
             program = await asyncio.create_subprocess_exec(*command, stdin=question, stdout=DEVNULL)
         except OSError as error:
-            _log.warning("%s: cannot be started, so no call is confirmed: %s", PROGRAM, error.strerror)
+            _log.warning("%s: cannot be started, so no call is approved: %s", PROGRAM, error.strerror)
             return Answer.NO
     try:
         status = await program.wait()

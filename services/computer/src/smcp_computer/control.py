@@ -155,7 +155,7 @@ class Control:
         return _json({"tools": found})
 
     async def _call(self, request: web.Request) -> web.Response:
-        """Through all that an Agent's call goes through, confirmation too. A client that goes away cancels it."""
+        """Through all that an Agent's call goes through, approval too. A client that goes away cancels it."""
         req_id = uuid4().hex
         said = exact_json.read_object(await request.read())
         asked = {**said, "agent": LOCAL, "computer": self._settings.name, "req_id": req_id}

@@ -227,7 +227,7 @@ def call(
     name: Name = None,
     as_json: Json = False,
 ) -> None:
-    """Call a tool as an Agent does, with confirmation and an entry in the history. ctrl-C cancels it."""
+    """Call a tool as an Agent does, with approval and an entry in the history. ctrl-C cancels it."""
     from smcp_agent.cli.parameters import convert_texts, read_parameters  # noqa: PLC0415 -- a running Computer does not need it in its memory
 
     given, texts = read_parameters(params, words or ())

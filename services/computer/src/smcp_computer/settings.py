@@ -216,7 +216,7 @@ class Sandbox(_Part):
 
 
 class ConfirmPolicy(_Part):
-    """Which calls of a server's tools have to be confirmed. Tools are named by their original name or alias."""
+    """Which calls of a server's tools need approval. Tools are named by their original name or alias."""
 
     deny: tuple[str, ...] = ()
     """These are refused."""
@@ -250,7 +250,7 @@ class HostSettings(_Part):
     allow: Allow | None = None
     """Who may see and use the server; None: every Agent of the office."""
     confirm: ConfirmPolicy = ConfirmPolicy()
-    """Which calls have to be confirmed."""
+    """Which calls need approval."""
     unchecked_tools: tuple[str, ...] = ()
     """Original names of tools whose arguments are not checked against their schema; `*`: all."""
     replace_content: StrictBool = False

@@ -53,7 +53,7 @@ async def admit(authenticator: Authenticator, request: web.Request, auth: object
     elif (over := authenticator.ended(known)) is not None:
         raise NotAuthenticated(over)
     if isinstance(auth, Mapping) and auth.get(DELEGATES) is True and not known.grants.delegates:
-        raise NotAllowed("the token may not call for users: its grants need `delegates`", details={"field": DELEGATES})
+        raise NotAllowed("the key or token may not call for users: it needs `delegates`", details={"field": DELEGATES})
     return known
 
 

@@ -316,6 +316,6 @@ class ToolCalls:
             if call.answered.call.target != target:
                 return CHANGED
             if not call.answered.is_approval:
-                return None  # the call that elicited was confirmed
+                return None  # the call that elicited was approved
             approved = (call.request.input_responses or {})[elicitation.APPROVAL]["action"] == "accept"
         return await self.confirmation.refusal(target, call.request, call.caller, call.trace_id, approved=approved)
