@@ -262,6 +262,22 @@ async def test_tools_that_do_not_fit_beside_those_of_other_computers_are_an_erro
         assert list(await cache.all()) == ["late", "small"]
 
 
+async def test_tools_that_do_not_fit_are_asked_for_again_when_another_computer_lists_fewer() -> None:
+    computers = Large()
+    most = MAX_CACHED_BYTES // (1024 * 1024)
+    computers.tools |= {"large": ["t"] * (most - 2), "late": ["t"] * 3}
+    async with caching(computers) as cache:
+        cache.refresh("large")
+        await cache.get("large")
+        cache.refresh("late")
+        with pytest.raises(TooLarge):
+            await cache.get("late")
+        computers.tools["large"] = ["t"]
+        cache.refresh("large")
+        await eventually(lambda: computers.told[-1][0] == "late")
+        assert {name: len(tools) for name, tools in (await cache.all()).items()} == {"large": 1, "late": 3}
+
+
 async def test_tools_that_do_not_fit_are_asked_for_again_when_they_change() -> None:
     computers = Large()
     computers.tools["a"] = ["t"] * (MAX_CACHED_BYTES // (1024 * 1024) + 1)

@@ -81,3 +81,23 @@ def test_the_garbage_collector_skips_startup_objects_and_collects_later_ones() -
     assert int(searched) < 0.01 * int(loaded)
     assert enabled == "True"
     assert int(youngest) > 700
+
+
+def test_the_garbage_collector_searches_few_objects_at_a_time_unless_it_searches_all() -> None:
+    script = """
+import gc
+from smcp_service.cli import tune_garbage_collector
+
+searched = []
+
+def note(phase, info):
+    if phase == "start" and info["generation"] == 1:
+        searched.append(len(gc.get_objects(0)) + len(gc.get_objects(1)))
+
+tune_garbage_collector()
+gc.callbacks.append(note)
+kept = [[number] for number in range(200_000)]
+assert len(searched) > 5
+assert max(searched) < 25_000, max(searched)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

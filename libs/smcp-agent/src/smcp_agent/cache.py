@@ -202,12 +202,10 @@ class ToolCache:
         if entry is None:
             return
         entry.tools, entry.error = None, errors.NotFound("the Computer left the office", details={"computer": computer})
-        self._size -= entry.size
         entry.tried.set()
         if entry.task is not None:
             entry.task.cancel()
-        for other in [name for name, each in self.entries.items() if isinstance(each.error, errors.TooLarge)]:
-            self.refresh(other)  # it may fit now
+        self._keep_size(entry, 0)
 
     async def get(self, computer: str) -> Tools:
         entry = self.entries.get(computer)
@@ -286,13 +284,18 @@ class ToolCache:
         async for each in in_turns(tools):
             size += max(MIN_TOOL_BYTES, size_of(dict(each)))
         self._cost(entry, size)
-        if (together := self._size - entry.size + size) > MAX_CACHED_BYTES:
-            left = MAX_CACHED_BYTES - self._size + entry.size
+        if size > (left := MAX_CACHED_BYTES - self._size + entry.size):
             why = f"the tool list is too large: {size} bytes; {left} of {MAX_CACHED_BYTES} are free in this office"
             raise errors.TooLarge(why, details={"size": size, "limit": MAX_CACHED_BYTES})
         is_other = tools != entry.tools
-        self._size, entry.size, entry.tools, entry.error = together, size, tools, None
+        entry.tools, entry.error = tools, None
+        self._keep_size(entry, size)
         return is_other
+
+    def _keep_size(self, entry: _ToolEntry, size: int) -> None:
+        freed, self._size, entry.size = size < entry.size, self._size - entry.size + size, size
+        for other in [name for name, each in self.entries.items() if freed and isinstance(each.error, errors.TooLarge)]:
+            self.refresh(other)  # it may fit now
 
     def _cost(self, entry: _ToolEntry, size: int) -> None:
         before, entry.pause_s = entry.pause_s, max(MIN_READ_BYTES, size) / READ_PER_S
