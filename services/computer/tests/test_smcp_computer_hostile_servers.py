@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.mcp.errors import AnswerTooLarge
+from smcp_computer.mcp.errors import AnswerTooLarge, message_of
 from smcp_computer.mcp.events import State
 from smcp_computer.mcp.sdk_adapter import MAX_REQUESTS
 from smcp_computer.mcp.supervisor import RELIST_S, Supervisor
@@ -210,6 +210,16 @@ async def test_thousands_of_tools_are_listed() -> None:
         assert len(servers["wild"].tools) == 5001
         await answers(servers["wild"])
         await answers(servers["calm"])
+
+
+def test_a_long_line_that_is_no_message_costs_little_more_than_to_parse_it() -> None:
+    """Above 1 s before: models of it were made for each kind of message, twice."""
+    text = json.dumps({"tools": [{"name": f"t{number}", "a": [{}] * 20} for number in range(5000)]})
+    began = time.thread_time()
+    json.loads(text)
+    parsed = time.thread_time()
+    assert message_of(text) is None
+    assert time.thread_time() - parsed < 4 * (parsed - began)
 
 
 async def test_an_endless_list_of_large_tools_ends_after_16_mib() -> None:
