@@ -197,6 +197,7 @@ async def test_pictures_and_other_binary_content_are_written_into_a_directory(tm
         assert (code, "--output" in err, "File exists" in err) == (2, True, True)
         _, out, err = await run(gateway, "call", "red", "../draw")
         assert f"[image/png, {len(PNG)} bytes, not shown]" in out.decode().splitlines()
+        assert "--output DIR" in err
 
 
 async def test_binary_content_that_cannot_be_read_or_written_is_an_error_beside_the_result(tmp_path: Path) -> None:

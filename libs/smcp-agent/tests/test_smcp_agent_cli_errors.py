@@ -78,12 +78,11 @@ async def test_an_office_that_a_token_does_not_allow_names_the_option_for_anothe
 
 
 @pytest.mark.parametrize("query", [["desktop"], ["tools"], ["status"], ["resources"], ["call"]])
-async def test_an_unknown_computer_is_refused_with_the_one_that_is_probably_meant(query: list[str]) -> None:
+async def test_an_unknown_computer_is_refused_with_what_is_probably_wrong(query: list[str]) -> None:
     async def answer(data: JsonObject) -> Any:
         return {"code": 404, "message": "no such Computer", "details": {"computer": "rde"}}
 
     async with fake_gateway() as gateway:
-        gateway.computers["red"] = []
         gateway.answers |= dict.fromkeys(
             (
                 "client:get_desktop",
@@ -94,7 +93,12 @@ async def test_an_unknown_computer_is_refused_with_the_one_that_is_probably_mean
             ),
             answer,
         )
-        code, _, err = await run(gateway, *query, "rde", *(["echo"] if query == ["call"] else []))
+        asked = [*query, "rde", *(["echo"] if query == ["call"] else [])]
+        code, _, err = await run(gateway, *asked)
+        assert code == 1
+        assert "error 404: no such Computer; no Computer is in it: is the office's name right?" in err.splitlines()
+        gateway.computers["red"] = []
+        code, _, err = await run(gateway, *asked)
         assert code == 1
         assert "error 404: no such Computer; did you mean 'red'?" in err.splitlines()
 

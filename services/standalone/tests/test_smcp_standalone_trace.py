@@ -253,6 +253,7 @@ async def test_a_store_that_is_away_is_one_line() -> None:
     assert shown.stderr.startswith(f"error: no store of traces answers at {url}: Connection refused; ")
     assert "--url or SMCP_TRACES_URL" in shown.stderr
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in shown.stderr, "what no process exports no store has"
+    assert "`smcp audit list --req-id` needs none" in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
@@ -210,7 +210,7 @@ class ToolCache:
     async def get(self, computer: str) -> Tools:
         entry = self.entries.get(computer)
         if entry is None:
-            raise no_such_computer(computer, did_you_mean(computer, self.entries))
+            raise no_such_computer(computer, which_computer(computer, self.entries))
         try:
             await entry.tried.wait()
         except asyncio.CancelledError:
@@ -300,3 +300,8 @@ class ToolCache:
     def _cost(self, entry: _ToolEntry, size: int) -> None:
         before, entry.pause_s = entry.pause_s, max(MIN_READ_BYTES, size) / READ_PER_S
         self._free_at = max(self._free_at, asyncio.get_running_loop().time()) + max(0.0, entry.pause_s - before)
+
+
+def which_computer(written: str, there: Collection[str]) -> str:
+    """The end of a sentence about an unknown Computer: one of `there` is meant, or the office has none."""
+    return did_you_mean(written, there) if there else "; no Computer is in it: is the office's name right?"

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
@@ -17,13 +17,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent import errors
-from smcp_agent.cache import PASSING, Spawn
+from smcp_agent.cache import PASSING, Spawn, which_computer
 from smcp_agent.connecting.connection import Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_proto.backoff import Backoff
 from smcp_proto.catalog import CATALOG, GRACE_S, QUERY_S, TRACE_ID_KEY, trace_id
 from smcp_proto.errors import GONE
-from smcp_proto.printable import did_you_mean
 from smcp_proto.schemas import ResourceRet
 from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT
 from smcp_proto.validation import malformed, refused
@@ -55,7 +54,13 @@ def clock() -> float:
 
 class RpcClient:
     def __init__(
-        self, office: str, agent: str, link: Link, spawn: Spawn, max_away: float, computers: Callable[[], Iterable[str]]
+        self,
+        office: str,
+        agent: str,
+        link: Link,
+        spawn: Spawn,
+        max_away: float,
+        computers: Callable[[], Collection[str]],
     ) -> None:
         """`computers`: the names of those in the office."""
         self._office = office
@@ -89,7 +94,7 @@ class RpcClient:
             if tries.sent_at is not None and event == TOOL_CALL:  # the error is about the last try only
                 error.details["may_have_run"] = True
             if isinstance(error, errors.NotFound) and isinstance(name := error.details.get("computer"), str):
-                hint = did_you_mean(name, self._computers())
+                hint = which_computer(name, self._computers())
                 raise errors.NotFound(f"{error.message}{hint}", details=error.details) from error
             raise
         if not isinstance(reply, dict):

@@ -122,7 +122,7 @@ def _get(url: str, path: str) -> list[Any]:
         reason = getattr(error, "reason", None) or error
         why = str(getattr(reason, "strerror", None) or reason)[:MAX_CHARS]
         where = "--url or SMCP_TRACES_URL names another one; only what runs with OTEL_EXPORTER_OTLP_ENDPOINT has traces"
-        _fail(f"no store of traces answers at {url}: {why}; {where}")
+        _fail(f"no store of traces answers at {url}: {why}; {where}; `smcp audit list --req-id` needs none")
     if len(body) > MAX_BYTES:
         _fail(f"{url} answers with more than {MAX_BYTES >> 20} MiB")
     try:

@@ -127,6 +127,8 @@ def print_result(result: CallResult, files: Sequence[str | None] = ()) -> None:
         texts = [printable_json(result.structured_content)]
     for text in texts:
         typer.echo(plain(text))
+    if any(text.endswith(", not shown]") for text in texts):
+        print_hint("--output DIR writes what is not shown into files.")
     if result.timed_out:
         print_failure("the call timed out")
     elif result.is_error:
