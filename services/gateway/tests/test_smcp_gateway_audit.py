@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from smcp_bus.audit import NOT_WRITTEN, Batch, Sink, Trail
+from smcp_bus.audit import NOT_WRITTEN, Batch, Sink, Trail, sha256
 from smcp_bus.dispatch import Answer, Call, Dispatcher, failed
 from smcp_bus.limits import Rate
 from smcp_gateway.app import Gateway
@@ -25,7 +25,7 @@ from smcp_proto.errors import NOT_A_MEMBER, REQUEST_TOO_LARGE, NotAuthenticated,
 from smcp_testing.exported_spans import exported_spans
 from smcp_testing.gateway_world import MIB, NAMESPACE, connected, gateway_world
 from smcp_testing.scraping import scraped
-from smcp_testing.socketio_pair import BOX, OFFICE, couple, hang, query, serve
+from smcp_testing.socketio_pair import BOX, OFFICE, couple, echo, hang, query, serve
 from smcp_testing.socketio_pair import call as call_of
 from smcp_testing.waiting import eventually
 
@@ -340,6 +340,27 @@ async def test_a_request_that_is_refused_unread_has_a_record_a_trace_and_a_place
         }
         assert refused[CALL]["request_bytes"] > 1_200_000
         assert (refused[CALL]["computer"], refused[CALL]["tool"]) == (BOX, "t")
+
+
+async def test_the_record_of_a_call_says_from_where_it_came_where_it_went_and_how_large_it_was(nats_url: str) -> None:
+    async with couple(nats_url, 1) as pair:
+        sink = recorded(pair.owner)
+        serve(pair.box, CALL, echo)
+        assert "echo" in await pair.anna.call(CALL, {**call_of(7, text="a secret"), "req_id": REQ_ID})
+        [record] = sink.records
+    assert {name: record[name] for name in ("kind", "outcome", "office", "role", "name", "computer", "tool")} == {
+        "kind": "call",
+        "outcome": "ok",
+        "office": OFFICE,
+        "role": "agent",
+        "name": "anna",
+        "computer": BOX,
+        "tool": "t",
+    }
+    assert (record["req_id"], record["trace_id"], record["address"]) == (REQ_ID, REQ_ID, "127.0.0.1")
+    assert record["args_sha256"] == sha256(b'{"text":"a secret"}')
+    assert min(record["ms"], record["request_bytes"], record["reply_bytes"]) > 0
+    assert "a secret" not in str(record)
 
 
 async def test_each_join_cancel_and_leave_of_a_client_has_one_record_with_its_office_and_outcome(nats_url: str) -> None:

@@ -127,6 +127,17 @@ async def records(url: str, **question: Any) -> Records:
     return await asked(url, "records", RecordsQuestion(**question), Records)
 
 
+@pytest.mark.parametrize(("audit", "discard"), [("on", "old"), ("required", "new")])
+async def test_the_stream_keeps_records_as_long_as_the_settings_say_and_drops_none_if_they_are_required(
+    nats_url: str, audit: str, discard: str
+) -> None:
+    limits = {"audit_keep_days": 2, "audit_max_bytes": 3 * 1024 * 1024}
+    async with registries(nats_url, audit=audit, **limits), asking(nats_url) as bus:
+        config = (await bus.jetstream().stream_info(STREAM)).config
+    assert (config.max_age, config.max_bytes, config.discard) == (2 * 86_400, 3 * 1024 * 1024, discard)
+    assert (config.storage, config.num_replicas) == ("file", 1)
+
+
 async def test_records_come_in_pages_as_they_were_written(nats_url: str) -> None:
     async with registries(nats_url, count=1), asking(nats_url) as bus:
         js = bus.jetstream()
