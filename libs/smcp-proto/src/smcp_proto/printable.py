@@ -56,6 +56,11 @@ def printable(text: str, *, newline: str = " ") -> str:
     return _UNPRINTABLE.sub("\ufffd", _LINE_BREAK.sub(newline, _SEQUENCE.sub("", text)))
 
 
+def plain(text: str) -> str:
+    """As `printable`, line by line."""
+    return printable(text, newline="\n")
+
+
 def printable_json(value: Any, *, indent: int | None = 2) -> str:
     """`value` as JSON that is also safe at a terminal: what `printable` replaces is escaped (`\\u202e`)."""
     return escaped_json(json.dumps(value, ensure_ascii=False, indent=indent))

@@ -18,10 +18,10 @@ from smcp_computer.config.file import content_of, parse_config, read_object
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
 from smcp_computer.config.secret_store import SecretStore, is_sealed, seal_file, unseal_file, write_private
-from smcp_computer.control_commands import Json, Name, Office, Said, Server, find, plain, print_json, print_status
+from smcp_computer.control_commands import Json, Name, Office, Said, Server, find, print_json, print_status
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_proto.jsonc import has_comments
-from smcp_proto.printable import did_you_mean
+from smcp_proto.printable import did_you_mean, plain
 from smcp_service.files import locked, replace_files
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import load_settings

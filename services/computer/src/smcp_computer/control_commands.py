@@ -19,7 +19,7 @@ from urllib.parse import quote
 import typer
 
 from smcp_computer.settings import LOGS, SOCKET, states_directory
-from smcp_proto.printable import did_you_mean, printable, printable_json
+from smcp_proto.printable import did_you_mean, plain, printable_json
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError
 
@@ -160,11 +160,6 @@ def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[s
 
 def warn(text: str) -> None:
     typer.secho(plain(text), fg="yellow", err=True)
-
-
-def plain(text: str) -> str:
-    """`text` as a terminal may get it."""
-    return printable(text, newline="\n")
 
 
 def when(time: float | str) -> str:

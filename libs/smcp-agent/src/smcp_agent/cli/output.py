@@ -26,17 +26,13 @@ from smcp_agent.errors import BadReply, SmcpError, may_have_run
 from smcp_agent.resources import windows
 from smcp_agent.results import AudioContent, CallResult, ImageContent, ResourceContents, as_text
 from smcp_agent.rpc import JsonObject
-from smcp_proto.printable import printable, printable_json, stacked_rows
+from smcp_proto.printable import plain, printable, printable_json, stacked_rows
 from smcp_proto.schemas import SessionInfo, SMCPTool, ToolProgress
 
 MAX_ROWS: Final = 200
 """Rows of a table with a border, which takes rich a few milliseconds for each row; more rows are printed stacked."""
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
-
-
-def plain(text: str) -> str:
-    return printable(text, newline="\n")
 
 
 def print_json(value: Any) -> None:

@@ -237,12 +237,8 @@ class NatsClient:
 
     def dropped(self) -> None:
         """A message was dropped on the way in: tell the watchers soon, once for all that are dropped until then."""
-        if self._slow_timer is None:
-            self._slow_timer = self._loop.call_later(_SLOW_PAUSE_S, self._tell_slow)
-
-    def _tell_slow(self) -> None:
-        self._slow_timer = None
-        self._tell(ConnectionState.SLOW)
+        if self._slow_timer is None or self._slow_timer.when() <= self._loop.time():
+            self._slow_timer = self._loop.call_later(_SLOW_PAUSE_S, self._tell, ConnectionState.SLOW)
 
     def _tell(self, what: ConnectionState) -> None:
         for watcher in list(self._watchers):
