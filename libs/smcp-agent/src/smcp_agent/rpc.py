@@ -54,13 +54,7 @@ def clock() -> float:
 
 class RpcClient:
     def __init__(
-        self,
-        office: str,
-        agent: str,
-        link: Link,
-        spawn: Spawn,
-        max_away: float,
-        computers: Callable[[], Collection[str]],
+        self, office: str, agent: str, link: Link, spawn: Spawn, max_away: float, computers: Callable[[], list[str]]
     ) -> None:
         """`computers`: the names of those in the office."""
         self._office = office
