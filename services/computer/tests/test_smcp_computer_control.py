@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -76,18 +75,12 @@ async def test_status_shows_the_computer_and_all_its_servers(nats_url: str) -> N
         assert all(each in shown.stdout for each in ("box", "ready", "off", "disabled", "MB"))
 
 
-async def test_status_says_where_more_stands_about_a_server_that_does_not_run(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in list(os.environ):
-        if name.upper().endswith("_PROXY") or name.startswith("SSL_CERT"):
-            monkeypatch.delenv(name)
-    async with controlled(nats_url, box=configs.stdio(), bad={"command": "false"}) as here:
-        await eventually(lambda: here.computer.fleet.supervisors["bad"].reason)
-        assert (await command("status")).stderr == "bad: `smcp-computer logs SERVER` shows what it wrote.\n"
-        monkeypatch.setenv("https_proxy", "http://proxy.example")
-        warned = (await command("status")).stderr
-        assert "A server has your https_proxy only if its `environment` names them." in warned
+async def test_status_says_where_more_stands_about_a_server_that_does_not_run(nats_url: str) -> None:
+    servers = {"box": configs.stdio(), "a bad": {"command": "false"}, "worse": {"command": "false"}}
+    async with controlled(nats_url, **servers) as here:
+        await eventually(lambda: all(here.computer.fleet.supervisors[each].reason for each in ("a bad", "worse")))
+        more = "More about why: smcp-computer logs 'a bad', smcp-computer logs worse\n"
+        assert (await command("status")).stderr == more
 
 
 async def test_status_names_the_file_that_names_no_servers(nats_url: str) -> None:
@@ -270,7 +263,20 @@ async def test_commands_find_the_only_computer_or_ask_which_one_is_meant(nats_ur
     async with controlled(nats_url) as here, open_control(settings("other"), here.computer):
         assert "--name other" in why_not(await command("status"))
         assert json.loads((await command("status", "--name", "other", "--json")).stdout)["name"] == "other"
-        assert "--name none" in why_not(await command("status", "--name", "none"))
+        unknown = why_not(await command("status", "--name", "none"))
+        assert "--name none; there are:" in unknown
+        assert all(f"--office {OFFICE} --name {each}" in unknown for each in (NAME, "other"))
+
+
+async def test_secrets_are_those_of_the_only_computer_or_of_the_one_that_is_meant(nats_url: str) -> None:
+    async with controlled(nats_url) as here:
+        kept = await command("secrets", "set", "tokn", typed="v4lue-of-it")
+        assert "no input of its configuration has this id; there are: none" in kept.stderr
+        async with open_control(settings("other"), here.computer):
+            assert "say which one" in why_not(await command("secrets", "list"))
+            assert (await command("secrets", "list", "--name", NAME)).stdout == "tokn\n"
+            not_running = ("--office", OFFICE, "--name", "not running")
+            assert "No secrets." in (await command("secrets", "list", *not_running)).stderr
 
 
 async def test_one_that_starts_says_so_and_is_not_found_yet(nats_url: str) -> None:
@@ -339,6 +345,7 @@ async def test_a_server_that_lacked_a_value_is_started_by_a_restart_once_that_is
         again = await command("secrets", "set", "token", typed="another-0ne\n")
         assert (again.exit_code, again.stdout) == (0, "")
         assert "servers restart SERVER" in again.stderr
+        assert "no input" not in again.stderr
         assert json.loads((await command("inputs", "--json")).stdout)["inputs"][0]["source"] == "its kept value"
 
 

@@ -18,7 +18,7 @@ from smcp_computer.config.file import content_of, parse_config, read_object
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
 from smcp_computer.config.secret_store import SecretStore, is_sealed, seal_file, unseal_file, write_private
-from smcp_computer.control_commands import Json, Name, Office, Said, Server, find, print_json, print_status
+from smcp_computer.control_commands import Json, Name, NoneRuns, Office, Said, Server, find, print_json, print_status
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_proto.jsonc import has_comments
 from smcp_proto.printable import did_you_mean, plain
@@ -234,7 +234,7 @@ ConfigFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A
 
 def _kept_secrets(office: str | None, name: str | None) -> SecretStore:
     """Those of the running Computer that matches, else of the one that the options and the environment name."""
-    with suppress(Failure):  # `load_settings` reports what is missing
+    with suppress(NoneRuns):  # `load_settings` reports what is missing
         here = find(office, name)
         office, name = here.office, here.name
     # its configuration file does not matter here
@@ -260,6 +260,11 @@ def set_value(
     if not value:
         raise Failure("nothing is kept: the value is empty")
     _kept_secrets(office, name).put(input_id, value)
+    with suppress(NoneRuns):
+        known = [each["id"] for each in find(office, name).ask("GET", "inputs")["inputs"]]
+        if input_id not in known:
+            why = f"no input of its configuration has this id; there are: {', '.join(known) or 'none'}"
+            typer.echo(plain(f"warning: {why}"), err=True)
     used = "a running Computer uses it after: smcp-computer servers restart SERVER"
     _report("kept", input_id, f"kept {input_id!r}; {used}", as_json)
 

@@ -5,6 +5,7 @@ to standard error.
 """
 
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,23 +64,27 @@ class RunningComputer:
         return said
 
 
+class NoneRuns(Failure):
+    """No Computer that runs here matches."""
+
+
 def find(office: str | None, name: str | None) -> RunningComputer:
-    """The one that runs with that office and name; None: any. Raises Failure: there is none, or there are several."""
+    """The one that runs with that office and name; None: any. Raises NoneRuns; Failure: there are several."""
     given = {"office": office or os.environ.get("SMCP_OFFICE"), "name": name or os.environ.get("SMCP_NAME")}
-    fitting = [
-        each for each in running() if all(value in (None, getattr(each, field)) for field, value in given.items())
-    ]
+    here = running()
+    fitting = [each for each in here if all(value in (None, getattr(each, field)) for field, value in given.items())]
     if len(fitting) == 1:
         return fitting[0]
-    asked = " ".join(f"--{field} {value}" for field, value in given.items() if value is not None)
-    if not fitting:
-        there = f" with {asked}" if asked else ""
-        raise Failure(
-            f"no Computer of this user runs here{there}, or it has not started yet: `smcp-computer run` starts one; "
-            "SMCP_STATE_DIR says where its socket is, if it was started with it"
-        )
-    choices = "\n".join(f"  --office {each.office} --name {each.name}" for each in fitting)
-    raise Failure(f"several Computers run here; say which one:\n{choices}")
+    choices = "".join(f"\n  --office {each.office} --name {each.name}" for each in fitting or here)
+    if fitting:
+        raise Failure(f"several Computers run here; say which one:{choices}")
+    if here:
+        asked = " ".join(f"--{field} {value}" for field, value in given.items() if value is not None)
+        raise NoneRuns(f"no Computer of this user runs here with {asked}; there are:{choices}")
+    raise NoneRuns(
+        "no Computer of this user runs here, or it has not started yet: `smcp-computer run` starts one; "
+        "SMCP_STATE_DIR says where its socket is, if it was started with it"
+    )
 
 
 def running() -> list[RunningComputer]:
@@ -141,9 +146,7 @@ def print_status(said: Said) -> None:
     empty = f"No MCP servers: {said['config']} names none; `smcp-computer servers add` adds one."
     print_table("Server", columns, rows, empty)
     if failing := [each["name"] for each in said["servers"] if each["reason"]]:
-        warn(f"{', '.join(failing)}: `smcp-computer logs SERVER` shows what it wrote.")
-        if given := [each for each in os.environ if each.upper().endswith("_PROXY") or each.startswith("SSL_CERT")]:
-            warn(f"A server has your {', '.join(given)} only if its `environment` names them.")
+        warn(f"More about why: {', '.join(f'smcp-computer logs {shlex.quote(each)}' for each in failing)}")
     for each in said["servers"]:
         for warning in each["warnings"]:
             warn(f"{each['name']}: {warning}")
