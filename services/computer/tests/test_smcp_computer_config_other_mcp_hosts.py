@@ -105,15 +105,28 @@ def test_the_type_is_read_or_follows_from_the_other_fields(body: dict[str, Any],
 
 @pytest.mark.parametrize(
     ("said", "kind", "unread"),
-    [({}, "stdio", "url"), ({"type": "stdio"}, "stdio", "url"), ({"type": "http"}, "streamable", "command")],
+    [
+        ({}, "stdio", "url: is not read: the server has a command, too, which is used"),
+        ({"type": "stdio"}, "stdio", "url: is not read: the server has a command, too, which is used"),
+        ({"type": "http"}, "streamable", "command: is not a known field"),
+    ],
 )
 def test_a_server_with_a_url_and_a_command_is_what_its_type_says_or_a_program(
     said: dict[str, Any], kind: str, unread: str
 ) -> None:
     config = flat({"url": "http://x", "command": "y", **said})
     assert config.servers["x"].type == kind
-    (warning,) = config.warnings
-    assert warning.startswith(f"mcpServers.x.{unread}: ")
+    assert config.warnings == (f"mcpServers.x.{unread}",)
+
+
+def test_warnings_come_in_the_same_order_each_time() -> None:
+    unread = [f"setting{number}" for number in range(9)]
+    for document in ({"servers": {}}, {"x": {"command": "y"}}):
+        warned = parse({**dict.fromkeys(unread, "odd"), **document}).warnings
+        assert [each.partition(":")[0] for each in warned if each.startswith("setting")] == unread
+    of_programs = {"env_file": "e", "user": "u", "environment": ["E"], "limits": {}, "cgroup": {}}
+    warned = flat({"url": "http://x", **of_programs}).warnings
+    assert [each.partition(":")[0].rpartition(".")[2] for each in warned] == [*of_programs]
 
 
 @pytest.mark.parametrize(

@@ -187,14 +187,14 @@ def fields_of(kind: Any) -> tuple[set[str], set[str]]:
     return fields, {name for model in parameters for name in model.model_fields}
 
 
-OF_PROGRAMS: Final = frozenset({"env_file", "user", "environment", "limits", "cgroup", "sandbox"})
+OF_PROGRAMS: Final = ("env_file", "user", "environment", "limits", "cgroup", "sandbox")
 
 
 def lint_fields(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
     """Warns of fields that are not read, and of settings for a program of this host at a server over HTTP; `body` is in
     the structure of the protocol."""
     if body.get("type") in ("streamable", "sse"):
-        for key in OF_PROGRAMS.intersection(body):
+        for key in filter(body.__contains__, OF_PROGRAMS):
             yield f"{place.field(key)}: has no effect: it is for stdio servers, and this one runs elsewhere"
     fields, inner = fields_of(body.get("type"))
     meta = set(ToolMeta.model_fields)

@@ -28,12 +28,12 @@ def servers_of(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], Ite
     """The key that holds the servers (empty: they stand at the top level), the servers, and keys that are not read."""
     for key in SERVER_KEYS:
         if isinstance(document.get(key), dict):
-            return key, document[key], document.keys() - {key, "inputs", DEFAULTS, "$schema"}
+            return key, document[key], [each for each in document if each not in (key, "inputs", DEFAULTS, "$schema")]
         if key in document:
             raise ConfigError(f"{key}: must be an object of servers by name")
     rest = {name: body for name, body in document.items() if name not in ("inputs", "$schema")}
     servers = {name: body for name, body in rest.items() if isinstance(body, dict)}
-    return "", servers, rest.keys() - servers.keys()
+    return "", servers, [name for name in rest if name not in servers]
 
 
 def own_document(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,6 +92,9 @@ def _unflatten(own: OwnServer) -> None:
         body.pop(key, None)
     by_url = "sse" if str(body.get("url", "")).endswith("/sse") else "streamable"
     body.setdefault("type", "stdio" if "command" in body else by_url)
+    if body["type"] == "stdio" and {"command", "url"} <= body.keys():
+        own.mistakes.append(("url", "is not read: the server has a command, too, which is used"))
+        del body["url"]
     _, known = fields_of(body["type"])
     body[PARAMETERS] = {key: body.pop(key) for key in [*body] if key in known}
     if isinstance(env := body[PARAMETERS].get("env"), dict):
