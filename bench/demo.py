@@ -49,7 +49,7 @@ def main(stack: contextlib.ExitStack) -> None:
     key = Path(system["key_file"]).read_text().strip()
     asyncio.run(be_an_agent([url, system["url"]], key, gateway))
     stack.close()
-    print("Everything has been stopped. Your own turn: smcp up")
+    print(f"Everything has been stopped. Your own turn: {os.path.relpath(BIN / 'smcp')} up")
 
 
 def start_system(stack: contextlib.ExitStack, directory: Path) -> dict[str, Any]:

@@ -121,8 +121,8 @@ def test_a_server_with_a_url_and_a_command_is_what_its_type_says_or_a_program(
 
 def test_warnings_come_in_the_same_order_each_time() -> None:
     unread = [f"setting{number}" for number in range(9)]
-    for document in ({"servers": {}}, {"x": {"command": "y"}}):
-        warned = parse({**dict.fromkeys(unread, "odd"), **document}).warnings
+    for name, value in (("servers", {}), ("x", {"command": "y"})):
+        warned = parse({**dict.fromkeys(unread, "odd"), name: value}).warnings
         assert [each.partition(":")[0] for each in warned if each.startswith("setting")] == unread
     of_programs = {"env_file": "e", "user": "u", "environment": ["E"], "limits": {}, "cgroup": {}}
     warned = flat({"url": "http://x", **of_programs}).warnings
