@@ -221,11 +221,11 @@ async def test_a_server_with_missing_values_is_not_started_and_logged_once(
         assert (supervisor.state, supervisor.reason) == (State.FAILED, WHY_LOST)
         assert supervisor._backoff._step == 0.0, "no other try is planned"
     said = [record.getMessage() for record in caplog.records if "'lost'" in record.getMessage()]
-    assert said == [f"MCP {WHY_LOST} (it is not started, nor tried again)"]
+    assert said == [f"MCP server 'lost': {WHY_LOST} (it is not started, nor tried again)"]
 
 
 WHY_LOST = (
-    "server 'lost': server_parameters.args.0: ${input:tok}: is not the id of an input; "
+    "server_parameters.args.0: ${input:tok}: is not the id of an input; "
     "server_parameters.env.A: ${env:NOT_SET}: the environment variable is not set"
 )
 

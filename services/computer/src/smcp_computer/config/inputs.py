@@ -85,13 +85,13 @@ class InputResolver:
         """`server` with its parameters' placeholders replaced. `passed`: the environment variables that it gets beside
         its own.
 
-        Raises, naming the server and each field:
+        Raises, naming each field:
             CannotRun: its `env_file` is missing; placeholders have no value in this environment, or one that makes the
                 parameters invalid.
             ConfigError: the program of an input gave no value, or one that makes the parameters invalid.
         """
         if server.name in self.missing_env_files:
-            raise lint.CannotRun(f"server {server.name!r}: {self.missing_env_files[server.name]}")
+            raise lint.CannotRun(self.missing_env_files[server.name])
         self.redactor.learn(secrets_of(server))
         given = {lint.Placeholder("env", name): self._environ.get(name, "") for name in passed}
         self.redactor.learn(value for each, value in given.items() if is_secret_value(each, None, value))
@@ -102,10 +102,10 @@ class InputResolver:
         try:
             await asyncio.to_thread(self.read_store)
         except SecretsError as error:
-            raise lint.CannotRun(f"server {server.name!r}: {error}") from None
+            raise lint.CannotRun(str(error)) from None
         missing = [f"{path}: {why}" for path, each in wanted if (why := self.missing(each)) is not None]
         if missing:
-            raise lint.CannotRun(f"server {server.name!r}: {'; '.join(missing)}")
+            raise lint.CannotRun("; ".join(missing))
         placeholders = dict.fromkeys(placeholder for _, placeholder in wanted)
         values = {placeholder: await self._value(server.name, placeholder) for placeholder in placeholders}
         self.redactor.learn(
@@ -124,7 +124,7 @@ class InputResolver:
             for definition in definitions:
                 self._found.pop(definition.model_dump_json(), None)  # another time it may be right
             kind = lint.ConfigError if printed else lint.CannotRun
-            raise kind(f"server {server.name!r}: with the values put in, {'; '.join(problems)}")
+            raise kind(f"with the values put in, {'; '.join(problems)}")
         return resolved
 
     def sources(self) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ class InputResolver:
             if (given := self._given(definition, default=self.terminal is None)) is not None:
                 return given[1]
             if isinstance(definition, schemas.MCPServerCommandInput):
-                value = await self._printed(server, definition)
+                value = await self._printed(definition)
             else:
                 value = await self._asked(server, definition)
             self._found[key] = value
@@ -202,11 +202,11 @@ class InputResolver:
             except SecretsError as error:
                 _log.warning("the value of input %r is not kept: %s", definition.id, error)
         if value is None:
-            raise lint.CannotRun(f"server {server!r}: {_no_value(definition)}")
+            raise lint.CannotRun(_no_value(definition))
         return value
 
-    async def _printed(self, server: str, definition: schemas.MCPServerCommandInput) -> str:
-        label = f"server {server!r}: input {definition.id!r}: its program {definition.command!r}"
+    async def _printed(self, definition: schemas.MCPServerCommandInput) -> str:
+        label = f"input {definition.id!r}: its program {definition.command!r}"
         self.redactor.learn(secrets_of_input(definition))
         arguments = [part for key, value in (definition.args or {}).items() for part in (f"--{key}", value)]
         try:

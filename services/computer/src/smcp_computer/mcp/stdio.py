@@ -20,7 +20,6 @@ from mcp.shared.message import SessionMessage
 
 from smcp_bus import exact_json
 from smcp_bus.exact_json import SMALL_BYTES
-from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp import errors
 from smcp_computer.mcp.isolation import check_sandbox, launch_of
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess, open_process
@@ -119,13 +118,10 @@ async def stdio_transport(
     above `max_message` bytes is let go as it comes, and its request gets an error.
     """
     async with AsyncExitStack() as stack:
-        try:
-            launch = launch_of(parameters, host)
-            await check_sandbox(launch, host)
-            stdout = _Output(limit=READ_LIMIT)
-            process = await stack.enter_async_context(open_process(launch, stdout))
-        except CannotRun as error:
-            raise CannotRun(f"server {log.server!r}: {error}") from None
+        launch = launch_of(parameters, host)
+        await check_sandbox(launch, host)
+        stdout = _Output(limit=READ_LIMIT)
+        process = await stack.enter_async_context(open_process(launch, stdout))
         log.pid = process.pid
         pipes = _Pipes(process, stdout, parameters, log, watch, max_message)
         to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)

@@ -386,8 +386,9 @@ class Supervisor:
         self.on_change()
         if isinstance(first_of(error), CannotRun):
             self._enter(State.FAILED, describe(error))
-            _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
-            self._stderr.note(f"{self.reason} (it is not started, nor tried again)")
+            message = f"{self.reason} (it is not started, nor tried again)"
+            _log.warning("MCP server %r: %s", self.name, message)
+            self._stderr.note(message)
             return None
         if is_steady := time.monotonic() - self._ready_at >= STEADY_S:
             self._backoff.reset()
