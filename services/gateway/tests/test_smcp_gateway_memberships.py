@@ -340,7 +340,7 @@ async def test_a_repeat_is_refused_after_the_seat_and_the_answer_to_the_new_clai
 
         async def refused() -> bool:  # as soon as the gateway has asserted its members again
             answer = await repeat(next(numbers))
-            return "does not know the call" in answer.get("message", "")
+            return "repeated call" in answer.get("message", "")
 
         await asyncio.wait_for(asserted.wait(), 30)
         await eventually(refused)
