@@ -244,3 +244,17 @@ async def test_an_answer_to_the_handshake_that_is_not_valid_is_told_without_a_pa
 async def _pid(box: Supervisor) -> int:
     result = await box.call("pid", {}, timeout=20.0)
     return int(result["content"][0]["text"])
+
+
+async def test_all_that_a_program_wrote_before_it_ended_is_read_before_its_failure_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    program = "import sys; sys.stderr.write('line\\n' * 900 + 'the last words\\n'); sys.exit(3)"
+    broken = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["-c", program]}}
+    async with supervised(broken) as box:
+        await eventually(lambda: box.reason, timeout=30)
+    told = caplog.messages
+    failure = next(index for index, line in enumerate(told) if "ended with status 3" in line)
+    # it runs twice: one that ends at the first question is asked the older way
+    assert told[:failure].count("the last words") == 2

@@ -9,8 +9,8 @@ import codecs
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import SupportsIndex
+from dataclasses import dataclass, field
+from typing import Final, SupportsIndex
 
 import anyio
 import mcp_types as types
@@ -29,8 +29,12 @@ from smcp_computer.redaction import SEARCHED
 from smcp_computer.settings import HostSettings
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import MCPServerStdioParameters
+from smcp_service.lifecycle import set_within
 
 _log = logging.getLogger("smcp_computer.mcp.stdio")
+
+LAST_WORDS_S: Final = 1.0
+"""How long what an ended program wrote to standard error is read on: it says why it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ async def stdio_transport(
                         if watch.why == HANGS:
                             process.kill()
                         await process.stop(hurry=broken_off)
+                        await set_within(LAST_WORDS_S, pipes.all_said)
                     if by_itself:
                         log.status = process.status
                     tasks.cancel_scope.cancel()
@@ -176,6 +181,8 @@ class _Pipes(ObjectSendStream[SessionMessage]):
     """Nothing that came is still on its way to the session, and the next byte begins a line."""
     ended: bool = False
     """The server closed its output, or ended."""
+    all_said: asyncio.Event = field(default_factory=asyncio.Event)
+    """Its standard error was read to the end."""
 
     def take(self, chunk: bytes) -> bool:
         """Hand over an answer where it comes: the way through the stream's reader costs a turn of the loop."""
@@ -242,6 +249,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
                 for line in lines.feed(chunk):
                     self._log.wrote(line.head if isinstance(line, Cut) else line)
                     await asyncio.sleep(0)
+        self.all_said.set()
 
     async def watch(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """End the session when the process has ended, also where somebody else keeps its pipes open."""
