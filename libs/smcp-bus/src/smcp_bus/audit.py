@@ -85,10 +85,6 @@ class Event:
     source: str | None = None
     """Of an approval: its writer and number at the Computer. Two registries may record it, if an answer is lost."""
 
-    @property
-    def ms(self) -> float | None:
-        return None if self.seconds is None else int(10_000 * self.seconds + 0.5) / 10
-
 
 @dataclass(eq=False, slots=True)
 class Batch:
@@ -156,17 +152,13 @@ class Trail:
         """Records that the sink has not taken yet."""
         self._waiting_bytes = 0
         self._failing = 0
-        self._why = ""
+        self.problem: str | None = None
         self.written = self.failures = self.lost = 0
         self._loop = asyncio.get_running_loop()
         self._refusal_rates = Buckets(REFUSAL_RATE, self._loop.time)
         self._unwritten_refusals: dict[str, tuple[int, Event]] = {}
         """By sender: the number of refusals since its last record, and the latest of them."""
         self.sink = None if open_sink is None else open_sink(self)
-
-    @property
-    def problem(self) -> str | None:
-        return self._why if self._failing else None
 
     def check(self) -> None:
         """Call it before something is done that has to be recorded. Raises Unavailable, in the mode `required`."""
@@ -261,6 +253,7 @@ class Trail:
         if batch.failed:
             self._failing -= 1
             if not self._failing:
+                self.problem = None
                 self.log.warning("the audit trail is written again")
         batch.answer(is_written=True)
 
@@ -269,7 +262,7 @@ class Trail:
             return
         batch.failed = True
         self._failing += 1
-        self._why = why
+        self.problem = why
         self.failures += len(batch.records)
         if self._failing == 1:
             self.log.error("the audit trail cannot be written: %s", why)
@@ -333,7 +326,7 @@ def _described(event: Event, at: str, *, content: bool) -> dict[str, Any]:
         "computer": event.computer,
         "tool": event.tool,
         "outcome": event.outcome,
-        "ms": event.ms,
+        "ms": None if event.seconds is None else int(10_000 * event.seconds + 0.5) / 10,
         "req_id": event.req_id,
         "args_sha256": event.args_sha256,
     }
@@ -374,7 +367,7 @@ def in_records(field: str, value: object) -> str | None:
     if value is None:
         return None
     longest = LONGEST_NAME if field in _NAMES else LONGEST_TEXT
-    text = value if isinstance(value, str) else str(value)
+    text = str(value)
     cut = text[:longest]
     if not (cut.isascii() and cut.isprintable()):
         cut = printable(cut)
