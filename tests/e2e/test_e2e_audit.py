@@ -201,7 +201,7 @@ async def test_an_operator_watches_an_office_without_a_seat_while_its_agent_work
             async with member(world.url(), "agent", LAB, "anna") as agent:
                 second = BareMember("agent", LAB, "bea")
                 await second.connect(world.url())
-                with pytest.raises(Refused, match="the office has an Agent already: 'anna', since "):
+                with pytest.raises(Refused, match="the office already has an Agent: 'anna', since "):
                     await second.join()
                 await second.close()
                 for arguments in (["room", LAB], ["offices"]):
