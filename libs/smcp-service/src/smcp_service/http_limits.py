@@ -148,7 +148,7 @@ class Gate(asyncio.Protocol):
         self._answering = False
         self._member = self._was_member = False
         self._paused = False
-        self._unread = b""
+        self._unread = bytearray()
         self.over = False
         """Too much has come, and it may be a member's."""
         self.address: str | None = None
@@ -194,8 +194,10 @@ class Gate(asyncio.Protocol):
             self.close("bytes")
         elif not self._transport.is_closing():
             # It may be a member's request: that is known when its headers are read, in the next turns of the loop.
+            # They are read now: nothing large is kept until its turn.
             self.over = True
             self._wait(SWEEP_S)
+            self.read(len(self._unread))
             if self._transport.is_reading():  # else aiohttp has paused it, and resumes it
                 self._paused = True
                 self._transport.pause_reading()
@@ -209,10 +211,11 @@ class Gate(asyncio.Protocol):
 
     def read(self, most: int) -> bool:
         """Read so much of what has come; returns whether there is more."""
-        data, self._unread = self._unread[:most], self._unread[most:]
+        data = bytes(self._unread[:most])
+        del self._unread[:most]  # without a copy of what is left
         if data and not self._transport.is_closing():
             self.inner.data_received(data)
-        return bool(self._unread)
+        return bool(self._unread) and not self._transport.is_closing()
 
     def _takes_chunks(self, data: bytes) -> bool:
         """Whether its chunks are not too many and too small: all that come together are parsed in one go."""
